@@ -113,7 +113,7 @@ class Row(Generic[C, M]):
     def measured(self) -> list[M]:
         return self.results.of(self.cell, self.variant, self.part)
 
-    def beside(self, variant: str | None = None, part: str | None = None) -> list[M]:
+    def other_runs(self, variant: str | None = None, part: str | None = None) -> list[M]:
         """Return the measurements of this cell under another *variant*, or of another *part*."""
         key = (self.variant if variant is None else variant, self.part if part is None else part)
         return self.results.of(self.cell, *key)
@@ -232,14 +232,14 @@ RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[C, M]):
-    """A table with a line for each row that has measurements; if *beside*, each row is a column instead."""
+    """A table with a line for each row that has measurements; if *transposed*, each row is a column instead."""
 
     title: str
     columns: Sequence[Column[C, M]]
     labels: Sequence[Label] = (CELL, VARIANT)
     of: Callable[[Row[C, M]], bool] = _always
     """Returns whether the table has a row. The columns have aims only for these rows."""
-    beside: bool = False
+    transposed: bool = False
     wrapped: Sequence[str] = field(default=())
     """Headings of the columns whose text wraps."""
 
@@ -251,7 +251,7 @@ class Table(Generic[C, M]):
         rows = [row for row in self.rows(results) if row.measured]
         if not rows:
             return None
-        return self._beside(rows) if self.beside else self._below(rows)
+        return self._transposed(rows) if self.transposed else self._below(rows)
 
     def _below(self, rows: Sequence[Row[C, M]]) -> RichTable:
         headings = [heading for heading, _ in self.labels]
@@ -265,7 +265,7 @@ class Table(Generic[C, M]):
             before = first
         return table
 
-    def _beside(self, rows: Sequence[Row[C, M]]) -> RichTable:
+    def _transposed(self, rows: Sequence[Row[C, M]]) -> RichTable:
         [(_, text), *_] = self.labels
         has_aims = any(column.has_bounds for column in self.columns)
         head = ["figure", *["aim"] * has_aims, *map(text, rows)]

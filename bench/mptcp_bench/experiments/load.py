@@ -185,14 +185,14 @@ def cells(chosen: Settings) -> list[Cell]:
 
 
 def _table(title: str, cell: type, measured: type) -> Table[Any, Any]:
-    return Table(title, columns_of(measured), (CELL,), of=lambda row: isinstance(row.cell, cell), beside=True)
+    return Table(title, columns_of(measured), (CELL,), of=lambda row: isinstance(row.cell, cell), transposed=True)
 
 
 SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc", "curl"),
     cells=cells,
-    lacking=lambda cell: None if isinstance(cell, HeldCell) else lacking(cell.adapter),
+    skip_reason=lambda cell: None if isinstance(cell, HeldCell) else lacking(cell.adapter),
     runs=lambda chosen, cell, variant: 1,
     attempts=1,
     bed=lambda chosen, cells, seed: Testbed(cells[0].topology),

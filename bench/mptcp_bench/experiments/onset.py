@@ -31,7 +31,7 @@ from .. import style
 from ..statistics import of_median
 from .columns import CELL, RUNS, VARIANT, Results, Table, Turn, columns_of, figure, for_pictures, of_cell
 from .devices import DEVICES, payload_share, policy
-from .drawing import drawn
+from .drawing import draw_panels
 from .findings import Picture
 from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
@@ -209,7 +209,7 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
         return []
     panels = [partial(_draw_panel, cell, results.of(cell, variant), title) for variant, title in TITLES.items()]
     subtitle = f"{cell}; one transfer through the proxy"
-    return [Picture("onset", lambda target: drawn(target, "The onset of a cap", subtitle, panels))]
+    return [Picture("onset", lambda target: draw_panels(target, "The onset of a cap", subtitle, panels))]
 
 
 def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) -> None:
@@ -229,7 +229,7 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize"),
     cells=lambda chosen: [Cell(*each) for each in product(chosen.cc, chosen.rtt, chosen.cap, chosen.direction)],
-    lacking=lambda cell: lacking_here(cell.control),
+    skip_reason=lambda cell: lacking_here(cell.control),
     variants=lambda chosen, cell: chosen.variant,
     bed=bed,
     measure=measure,

@@ -321,7 +321,7 @@ def _compared(name: str, variant: str, compare: Callable[[float, float], float])
     """Return a function that compares the value *name* of each batch with its mean under another *variant*."""
 
     def values(row: PageRow) -> list[float]:
-        others = [getattr(each, name) for each in row.beside(variant)]
+        others = [getattr(each, name) for each in row.other_runs(variant)]
         return [compare(value, fmean(others)) for value in row.values(name)] if others else []
 
     return values
@@ -361,7 +361,7 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
     cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.kind, chosen.size, chosen.at_once)],
-    together=lambda cell: None,
+    shared_bed=lambda cell: None,
     variants=variants,
     bed=start_bed,
     measure=measure,

@@ -249,8 +249,8 @@ SCENARIO = Scenario(
     cells=lambda chosen: chosen.netfilter,
     runs=lambda chosen, cell, variant: 1,
     attempts=1,
-    lacking=lacking,
+    skip_reason=lacking,
     bed=lambda chosen, cells, seed: Testbed(TWO_PATHS),
     measure=measure,
-    tables=[Table("Recovery", columns_of(Measurement), beside=True)],
+    tables=[Table("Recovery", columns_of(Measurement), transposed=True)],
 )  # fmt: skip

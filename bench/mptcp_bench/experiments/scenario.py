@@ -88,7 +88,7 @@ class Attempts:
 
     def added_to(self, findings: Findings) -> Findings:
         """Return *findings* with failed measurements, repeated attempts, and the aim that nothing was repeated."""
-        aim = Aim("attempts repeated for another reason than the emulated paths", self._faults, most=0)
+        aim = Aim("attempts repeated, other than because of the emulated paths", self._faults, most=0)
         return replace(
             findings,
             failures=(*findings.failures, *self.failures),
@@ -115,15 +115,15 @@ class Scenario(Generic[S, C, B, M]):
     variants: Callable[[S, C], Sequence[str]] = lambda chosen, cell: ("",)
     runs: Callable[[Any, C, str], int] = lambda chosen, cell, variant: int(chosen.runs)
     """Number of runs of a variant; usually the option ``runs``."""
-    together: Callable[[C], Hashable] = lambda cell: cell
+    shared_bed: Callable[[C], Hashable] = lambda cell: cell
     """Cells with equal values share a bed, which is named by the value."""
-    drawn: bool = False
+    shuffled: bool = False
     """Whether the order within each round is random; the seed determines it."""
     attempts: int = ATTEMPTS
     """Maximum number of attempts for a run: one if a bed serves only one run."""
-    ready: Callable[[S], None] = lambda chosen: None
+    check_host: Callable[[S], None] = lambda chosen: None
     """Raises an error if this host lacks something that the settings require in addition to *needs*."""
-    lacking: Callable[[C], str | None] = lambda cell: None
+    skip_reason: Callable[[C], str | None] = lambda cell: None
     """Reason why a cell is left out on this host; None if it is measured."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
@@ -146,12 +146,12 @@ class Scenario(Generic[S, C, B, M]):
         beds: dict[Hashable, dict[tuple[C, str], int]] = {}
         for cell in self.cells(chosen):
             runs = {(cell, variant): self.runs(chosen, cell, variant) for variant in self.variants(chosen, cell)}
-            beds.setdefault(self.together(cell), {}).update(runs)
+            beds.setdefault(self.shared_bed(cell), {}).update(runs)
         turns = []
         for bed in beds.values():
             for number in range(1, max(bed.values(), default=0) + 1):
                 in_round = [Turn(*each, number) for each, runs in bed.items() if number <= runs]
-                turns += draw.sample(in_round, len(in_round)) if self.drawn else in_round
+                turns += draw.sample(in_round, len(in_round)) if self.shuffled else in_round
         return turns
 
     def run(
@@ -170,8 +170,8 @@ class Scenario(Generic[S, C, B, M]):
         chosen = self.chosen(options, quick)
         planned = self.plan(chosen, seed)
         need(*self.needs)
-        self.ready(chosen)
-        left_out = {turn.cell: why for turn in planned if (why := self.lacking(turn.cell)) is not None}
+        self.check_host(chosen)
+        left_out = {turn.cell: why for turn in planned if (why := self.skip_reason(turn.cell)) is not None}
         notes = tuple(f"left out: {cell}: {why}" for cell, why in left_out.items())
         for line in notes:
             console.print(line, style="yellow", highlight=False)
@@ -179,11 +179,11 @@ class Scenario(Generic[S, C, B, M]):
         if not turns:
             raise TestbedError(f"there is nothing to measure; {'; '.join(notes)}")
         # Tables list the cells in their own order, even if the order of the runs was random.
-        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
+        listed = [turn for turn in replace(self, shuffled=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
         numbers, before = count(1), processors.read()
-        for name, group in groupby(turns, lambda turn: self.together(turn.cell)):
+        for name, group in groupby(turns, lambda turn: self.shared_bed(turn.cell)):
             in_bed = list(group)
             cells = list(dict.fromkeys(turn.cell for turn in in_bed))
             try:

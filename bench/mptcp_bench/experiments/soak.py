@@ -271,5 +271,5 @@ SCENARIO = Scenario(
     attempts=1,
     bed=lambda chosen, cells, seed: Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))),
     measure=measure,
-    tables=[Table("Soak", COLUMNS, beside=True)],
+    tables=[Table("Soak", COLUMNS, transposed=True)],
 )

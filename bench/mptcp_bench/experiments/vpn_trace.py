@@ -20,7 +20,7 @@ from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
 from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
-from .drawing import drawn
+from .drawing import draw_panels
 from .findings import Picture
 from .parameters import parameter, whole
 from .scenario import Scenario
@@ -110,7 +110,7 @@ def pictures(results: VpnResults) -> list[Picture]:
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
 
     subtitle = "for each VPN the run with the median of the acknowledged bytes"
-    return [Picture(NAME, lambda target: drawn(target, TITLE, subtitle, [panel]))] if results.runs else []
+    return [Picture(NAME, lambda target: draw_panels(target, TITLE, subtitle, [panel]))] if results.runs else []
 
 
 START: Table[Condition, Start] = Table(
@@ -124,7 +124,7 @@ SCENARIO: Scenario[Settings, Condition, Bed, Start] = Scenario(
     cells=lambda chosen: [CELL],
     parts=lambda at: at.inner,
     variants=lambda chosen, at: list(vpns(("mptcp", "50/50", "tunnel"), CONTROLS)),
-    drawn=True,
+    shuffled=True,
     bed=lambda chosen, cells, seed: vpn_bed(CELL.paths, seed, DOWNLOAD_SECONDS),
     measure=measure,
     tables=(START,),

@@ -44,7 +44,7 @@ TABLES: Sequence[Table[Any, Any]] = (
         (RUNS, *COLUMNS.values()),
         LABELS,
         of=lambda row: row.cell.kind != "sweep",
-        beside=True,
+        transposed=True,
     ),
     Table(
         "Sweep: of the receive buffer",
@@ -92,11 +92,11 @@ def _figure(
     return Scenario(
         settings=Settings,
         needs=(),
-        ready=ready,
+        check_host=ready,
         cells=partial(_cells, trials),
         runs=lambda chosen, *_: chosen.repetitions or (short_repetitions if chosen.short else repetitions),
-        together=lambda trial: name,
-        drawn=not is_ordered,
+        shared_bed=lambda trial: name,
+        shuffled=not is_ordered,
         bed=bed,
         measure=lambda downloads, turn: downloads.download(turn.cell, turn.number),
         tables=TABLES,

@@ -28,7 +28,7 @@ VARIED = {
     "runs", "samples", "open tunnels, minimum", "tunnels replaced, /s", "Mbit/s",
 }  # fmt: skip
 """Aims whose bounds depend on the cell, on the options, or on other measurements."""
-OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}
+OF_THE_ENGINE = {"runs", "attempts repeated, other than because of the emulated paths"}
 """Aims that an older result lacks if its experiment had one run and did not repeat a failed attempt."""
 
 

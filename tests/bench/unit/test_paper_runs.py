@@ -188,7 +188,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> N
         made.append(measured(ALONE, seen(constant(30), constant(10), 4, counters=FELL_BACK), USED, RTTS))
         return made[-1]
 
-    scenario = replace(figures.FIG2, bed=bed, measure=measure, ready=lambda chosen: None)
+    scenario = replace(figures.FIG2, bed=bed, measure=measure, check_host=lambda chosen: None)
     monkeypatch.setattr(figures, "FIG2", scenario)
 
 

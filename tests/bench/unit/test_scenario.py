@@ -40,7 +40,7 @@ COLUMNS: tuple[Column[int, Measured], ...] = (
     Column("Mbit/s", "rate", unit=" Mbit/s", most=of_cell(lambda link: link)),
     Column("worst wait ms", "wait", by="most", aim="worst wait", unit=" ms", scale=1e3, digits=0, most=50),
     Column(
-        "", lambda row: [m.rate / o.rate for m, o in zip(row.measured, row.beside("none"), strict=False)],
+        "", lambda row: [m.rate / o.rate for m, o in zip(row.measured, row.other_runs("none"), strict=False)],
         aim="rate, × without a cap", most=0.5, judged=lambda row: row.variant == "ours",
     ),
 )  # fmt: skip
@@ -108,7 +108,7 @@ def test_table_aims_and_data_come_from_the_columns() -> None:
         "20, ours: Mbit/s: 5 Mbit/s, wanted ≤ 20",
         "20, ours: worst wait: 20 ms, wanted ≤ 50",
         "20, ours: rate, × without a cap: 0.25, wanted ≤ 0.5",
-        "attempts repeated for another reason than the emulated paths: 0, wanted ≤ 0",
+        "attempts repeated, other than because of the emulated paths: 0, wanted ≤ 0",
     ]
     assert findings.other_aims is not None
     assert shown(findings.other_aims)[1:] == [["20, ours: rate, × without a cap", "0.25", "≤ 0.5", "[green]✓[/]"]]
@@ -127,16 +127,16 @@ def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None
     chosen = made.chosen({})
     turns = list(map(str, made.plan(chosen)))
     assert turns == ["10, none", "10, ours"] * 2 + ["20, none", "20, ours"] * 2
-    shared = replace(made, together=lambda cell: None)
+    shared = replace(made, shared_bed=lambda cell: None)
     assert [turn.cell for turn in shared.plan(chosen)] == [10, 10, 20, 20] * 2
     run(made)
     findings = run(shared)
     assert built == [[10], [20], [10, 20]]
-    drawn = replace(shared, drawn=True)
-    orders = {tuple(map(str, drawn.plan(chosen, seed))) for seed in range(9)}
+    shuffled = replace(shared, shuffled=True)
+    orders = {tuple(map(str, shuffled.plan(chosen, seed))) for seed in range(9)}
     assert len(orders) > 1
     assert {tuple(sorted(order)) for order in orders} == {tuple(sorted(turns))}
-    assert shown(run(drawn).tables[0]) == shown(findings.tables[0])
+    assert shown(run(shuffled).tables[0]) == shown(findings.tables[0])
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -173,7 +173,7 @@ def test_a_failed_run_is_repeated_twice_and_each_failure_misses_an_aim() -> None
         "10, ours: runs: 1, wanted ≥ 2",
         "10, ours: Mbit/s: 11 Mbit/s, wanted ≤ 10",
         "10, ours: rate, × without a cap: 1, wanted ≤ 0.5",
-        "attempts repeated for another reason than the emulated paths: 3, wanted ≤ 0",
+        "attempts repeated, other than because of the emulated paths: 3, wanted ≤ 0",
         "10, ours: no end",
     )
     assert shown(findings.tables[0])[1][3] == "[red]11.00 ± 0.00[/]"
@@ -209,7 +209,7 @@ def test_each_part_of_a_run_is_a_row() -> None:
 
 
 def test_rows_beside_each_other_show_their_aims() -> None:
-    made = replace(scenario(), tables=(Table("Rates", COLUMNS, (CELL, VARIANT), beside=True),))
+    made = replace(scenario(), tables=(Table("Rates", COLUMNS, (CELL, VARIANT), transposed=True),))
     assert shown(run(made, runs="1", caps="ours").tables[0])[:4] == [
         ["figure", "aim", "10", "20"],
         ["runs", "", "1", "1"],
@@ -219,7 +219,7 @@ def test_rows_beside_each_other_show_their_aims() -> None:
 
 
 def test_cells_that_this_host_cannot_measure_are_left_out_with_a_note() -> None:
-    made = replace(scenario(), lacking=lambda cell: "the link is too fast for this host" if cell > 10 else None)
+    made = replace(scenario(), skip_reason=lambda cell: "the link is too fast for this host" if cell > 10 else None)
     findings = run(made)
     assert findings.notes == ("left out: 20: the link is too fast for this host",)
     assert {each["cell"] for each in findings.data["runs"]} == {"10"}
