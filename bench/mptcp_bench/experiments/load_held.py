@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import signal
 import time
@@ -66,8 +65,6 @@ SPAN_SECONDS = 10.0
 BROWSERS, SCRAPES = 10, 2
 """Number of browsers that have the console's page open, and number of scrapes in each span."""
 CONSOLE_PORT = 8610
-NOBODY, STATUS_GROUP = 65534, 54321
-"""User and group of the console. An unused group replaces the throttler's group."""
 _TUNNEL_COUNT, _JOIN_COUNT = of_cell(lambda cell: cell.tunnels), of_cell(lambda cell: cell.joins)
 
 
@@ -225,24 +222,18 @@ def _reload_seconds(node: LiveNode, minimum: int) -> float:
 def _status_seconds(node: LiveNode, throttler: Throttler) -> float:
     """Return the seconds that ``mptcp-throttler status --json`` takes."""
     argv = throttler.command("status", "--json", "--socket", str(throttler.socket))
-    # With a developer's setting, Python would compile its modules each time.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin = time.monotonic()
-    json.loads(node.run(argv, env=environment).stdout)
+    json.loads(node.run(argv).stdout)
     return time.monotonic() - begin
 
 
 @contextmanager
 def _console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Process]:
-    """Run the console as its systemd unit would (as nobody, with low priority), and browsers that open its page."""
-    os.chown(throttler.socket, 0, STATUS_GROUP)
-    for directory in (node.directory, throttler.socket.parent):
-        directory.chmod(0o755)
+    """Run the console with the low priority of its systemd unit, and browsers that open its page."""
     text = f"listen: 127.0.0.1:{CONSOLE_PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n"
     config = node.write("console.yaml", text)
-    rights = [f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
-    prefix = ["nice", "-n", "10", "prlimit", "--nofile=1024", "setpriv", *rights, "--bounding-set=-all"]
-    process = node.popen([*prefix, program("mptcp-console"), "run", "--config", str(config)], name="console")
+    argv = ["nice", "-n", "10", program("mptcp-console"), "run", "--config", str(config)]
+    process = node.popen(argv, name="console")
     with ExitStack() as stack:
         stack.callback(process.stop)
         wait_until(lambda: "serving http" in process.output(), "the console serves", timeout=60, process=process)

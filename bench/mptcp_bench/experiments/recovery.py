@@ -64,10 +64,9 @@ MAX_GAP_SECONDS = 0.25
 """Maximum seconds for which goodput may be below half of the steady rate: two and a half samples."""
 WINDOW_SECONDS = 0.5
 """Length in seconds of every window, from the kill to the end, in which the cap must hold."""
-RESTART_TIMEOUT = 10.0
-"""Maximum seconds until the restarted throttler has the same caps again."""
-MAX_RESTORE_SECONDS = 1.0
-"""Maximum seconds from kill -9 until the sysctls are as before the start."""
+RESTART_TIMEOUT, MAX_RESTORE_SECONDS = 10.0, 1.0
+"""Maximum seconds until the restarted throttler has the same caps again, and from kill -9 until the sysctls are as
+before the start."""
 MIN_RATE, MAX_RATE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a cap, a link, or the earlier goodput."""
 MIN_CAP_USE = 0.9
@@ -127,7 +126,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         if unchanged:
             raise TestbedError(f"the start did not change {', '.join(unchanged)}")
         objects = dumps.without(running, *PROCESS_PARTS)
-        # Wait, because the dumps take processor time from the download.
+        # The dumps take processor time from the download.
         _pause(client, recorder, BEFORE_SECONDS)
         killed = recorder.now
         throttler.process.kill()
@@ -145,9 +144,9 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         started = recorder.now
         same_caps = started - restarted + _seconds_until(lambda: _caps(throttler) == capped, RESTART_TIMEOUT)
         after_restart = _differences(objects, dumps.kernel_state(node))
-        ready = recorder.now
+        in_force = recorder.now
         _pause(client, recorder, AFTER_SECONDS)
-        shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
+        shares = shares_of(recorder.samples, killed, restarted, in_force, recorder.now, ethernet_cap())
         exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
         at_stop = _differences(before, state(), dumps.PROCESSES, dumps.FILES)
@@ -174,11 +173,11 @@ def _differences(before: dumps.State, after: dumps.State, *without: str) -> tupl
     return tuple(dumps.differences(dumps.without(before, *without), dumps.without(after, *without)))
 
 
-def _seconds_until(ready: Callable[[], bool], timeout: float) -> float:
-    """Return the seconds until *ready*; infinity after *timeout*."""
+def _seconds_until(is_reached: Callable[[], bool], timeout: float) -> float:
+    """Return the seconds until *is_reached*; infinity after *timeout*."""
     begin = time.monotonic()
     try:
-        services.wait_until(ready, "the state is reached", timeout=timeout)
+        services.wait_until(is_reached, "the state is reached", timeout=timeout)
     except TestbedError:
         return math.inf
     return time.monotonic() - begin
@@ -217,16 +216,16 @@ def _caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 
 
 def shares_of(
-    samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int
+    samples: Sequence[Sample], killed: float, restarted: float, in_force: float, end: float, cap: int
 ) -> dict[str, float]:
-    """Return the rates of :class:`Measurement` as shares; all times are on the clock of *samples*.
+    """Return the rates of :class:`Measurement` as shares of *cap*, Ethernet's, and of Wi-Fi's link.
 
-    From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's. Raises ValueError if there are
-    too few samples.
+    All times are on the clock of *samples*. From *in_force* on, after the restart, the caps must hold again. Raises
+    ValueError if there are too few samples.
     """
     ethernet, wifi = DEVICES
     before = {device: mean_rate(samples, device, killed - BEFORE_SECONDS, killed) for device in DEVICES}
-    after = {device: mean_rate(samples, device, ready, end) for device in DEVICES}
+    after = {device: mean_rate(samples, device, in_force, end) for device in DEVICES}
     total = sum(before.values())
     return {
         "wifi_before": before[wifi] / WIFI_RATE,

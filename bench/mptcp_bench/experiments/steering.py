@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates
@@ -130,6 +130,7 @@ def judge(kind: str, samples: Sequence[Sample], event: float) -> Shares:
 class Cell:
     """RTTs of Ethernet and Wi-Fi in milliseconds, and the kind of download."""
 
+    rates: ClassVar = (ETHERNET, WIFI)
     rtts: tuple[float, float]
     kind: str
 
@@ -139,10 +140,6 @@ class Cell:
     @property
     def bed(self) -> str:
         return "{:g}/{:g} ms".format(*self.rtts)
-
-    @property
-    def rates(self) -> tuple[int, int]:
-        return ETHERNET, WIFI
 
     def measure(self, setup: Setup) -> Shares:
         """Download in a mode, with the mode's event."""

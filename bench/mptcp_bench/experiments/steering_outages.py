@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate
@@ -58,10 +58,9 @@ APPLICATION = "application"
 """Name of the counter of the bytes that the application has received."""
 MIN_RATE = 1_000_000
 """Rate in bits/s. An application that receives less in 0.1 s stands still."""
-SETTLE_SECONDS = 2.0
-"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
-MAX_STALL_SECONDS = 1.0
-"""Maximum seconds for which the application may stand still."""
+SETTLE_SECONDS, MAX_STALL_SECONDS = 2.0, 1.0
+"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long; maximum seconds for
+which the application may stand still."""
 MARGIN = 0.15
 """Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
 a mode differ by this share."""
@@ -73,6 +72,9 @@ MAX_FIRST_RATE = 1.05 * LOST_RATE
 class Cell:
     """One combination of the varied settings."""
 
+    bed: ClassVar = "outages"
+    rates: ClassVar = (LOST_RATE, OTHER_RATE)
+    rtts: ClassVar = (RTT, RTT)
     mode: str
     fault: str
     outage: int
@@ -80,18 +82,6 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.mode}, {self.fault}, {self.outage} s, {self.load}"
-
-    @property
-    def bed(self) -> str:
-        return "outages"
-
-    @property
-    def rates(self) -> tuple[int, int]:
-        return LOST_RATE, OTHER_RATE
-
-    @property
-    def rtts(self) -> tuple[float, float]:
-        return RTT, RTT
 
     def measure(self, setup: Setup) -> Outage:
         """Transfer in a mode while a path fails and returns."""
@@ -130,10 +120,6 @@ class Cell:
         return router.link_down("wan") if self.fault == "router" else dropping(router)
 
 
-def _has_mode(row: Row[Cell, Outage]) -> bool:
-    return row.cell.mode != NONE
-
-
 def _without_mode(row: Row[Cell, Outage], name: str) -> list[float]:
     """Return the value *name* of each run of the same outage without a mode."""
     return [getattr(each, name) for each in row.results.of(replace(row.cell, mode=NONE))]
@@ -157,10 +143,7 @@ def _relative(row: Row[Cell, Outage]) -> list[float]:
 
 
 def _uses_first_path(row: Row[Cell, Outage]) -> bool:
-    """Return whether only the first path may be used before the failure.
-
-    Priority-based uses both paths for downloads at full speed, which is also how paced downloads begin.
-    """
+    """Return whether only the first path may be used before the failure. Downloads begin at full speed, over both."""
     return row.cell.mode == "active-standby" or (row.cell.mode in BY_ORDER and row.cell.load == "upload")
 
 
@@ -174,7 +157,7 @@ class Outage:
     """Rate of the application in the outage, Mbit/s; without its first ``SETTLE_SECONDS`` if it is long."""
     still: float = figure(
         "longest pause s", digits=1, aim="longest pause of the application, s", most=_max_stall,
-        judged=lambda row: _has_mode(row) and row.cell.load != "upload",
+        judged=lambda row: row.cell.mode != NONE and row.cell.load != "upload",
     )  # fmt: skip
     """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
 
@@ -204,7 +187,10 @@ TABLE: Table[Any, Outage] = Table(
             "", "before", "most", "Mbit/s before the failure, over only the first path", most=MAX_FIRST_RATE,
             judged=_uses_first_path,
         ),
-        Column("", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN, judged=_has_mode),
+        Column(
+            "", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN,
+            judged=lambda row: row.cell.mode != NONE,
+        ),
     ),
     (
         ("load", lambda row: row.cell.load),
