@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -71,37 +72,32 @@ def test_layout_can_be_built_and_its_policy_has_its_caps(layout: Layout) -> None
     assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == pytest.approx(caps)
 
 
-@pytest.mark.parametrize(
-    ("kind", "octets", "error"),
-    [("get", 300, None), ("keepalive", 300, None), ("get", 299, "ended after 299 of 300 bytes")],
-)
+@pytest.mark.parametrize(("kind", "octets"), [("get", 300), ("keepalive", 300), ("get", 299)])
 def test_client_of_many_files_reports_complete_and_incomplete_files(
-    kind: str, octets: int, error: str | None, monkeypatch: pytest.MonkeyPatch
+    kind: str, octets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Use plain TCP, so that no kernel with MPTCP is needed.
     monkeypatch.setattr(fetch, "MPTCP", 0)
-    connections = 0
+    connections = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        while await reader.readline():
-            while (await reader.readline()).strip():
-                pass
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
-            if octets < 300:
-                break
+        connections.append(writer)
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
+                if octets < 300:
+                    break
         writer.close()
 
     async def download() -> list[dict[str, Any]]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        order = {"proxy": ["127.0.0.1", port], "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
+        proxy = ["127.0.0.1", server.sockets[0].getsockname()[1]]
+        order = {"proxy": proxy, "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
         fetcher = fetch.Fetcher({**order, "files": [["300", 300]] * 6})
         await fetcher.run()
         server.close()
         return fetcher.done
 
-    done = asyncio.run(download())
-    assert [each["error"] for each in done] == [error] * 6
-    assert connections == (2 if kind == "keepalive" else 6)
+    error = None if octets == 300 else "ended after 299 of 300 bytes"
+    assert [each["error"] for each in asyncio.run(download())] == [error] * 6
+    assert len(connections) == (2 if kind == "keepalive" else 6)

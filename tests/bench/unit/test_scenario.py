@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
@@ -63,21 +63,22 @@ def capped(bed: Bed, turn: Turn[int]) -> Measured:
     return Measured(turn.cell / (4 if turn.variant == "ours" else 1), 0.01 * turn.number, (1.0, 2.0))
 
 
-Beds = Callable[[Settings, Sequence[int], int], AbstractContextManager[Bed]]
+def scenario(
+    measure: Measure = capped, build: Callable[[Sequence[int]], None] = lambda cells: None
+) -> Scenario[Settings, int, Bed, Measured]:
+    """Return an experiment that calls *build* with the cells of each bed."""
 
+    @contextmanager
+    def bed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+        build(cells)
+        yield Bed()
 
-@contextmanager
-def bed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
-    yield Bed()
-
-
-def scenario(measure: Measure = capped, beds: Beds = bed) -> Scenario[Settings, int, Bed, Measured]:
     return Scenario(
         settings=Settings,
         needs=(),
         cells=lambda chosen: chosen.links,
         variants=lambda chosen, cell: chosen.caps,
-        bed=beds,
+        bed=bed,
         measure=measure,
         tables=(Table("Rates", COLUMNS),),
     )
@@ -116,14 +117,8 @@ def test_table_aims_and_data_come_from_the_columns() -> None:
 
 
 def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None:
-    built: list[list[int]] = []
-
-    @contextmanager
-    def listed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
-        built.append(list(cells))
-        yield Bed()
-
-    made = scenario(beds=listed)
+    built: list[Sequence[int]] = []
+    made = scenario(build=built.append)
     chosen = made.chosen({})
     turns = list(map(str, made.plan(chosen)))
     assert turns == ["10, none", "10, ours"] * 2 + ["20, none", "20, ours"] * 2
@@ -180,18 +175,16 @@ def test_a_failed_run_is_repeated_twice_and_each_failure_misses_an_aim() -> None
 
 
 def test_a_bed_that_cannot_be_built_does_not_affect_the_others() -> None:
-    @contextmanager
-    def failing(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
-        if cells == [chosen.links[-1]]:
+    def build(cells: Sequence[int]) -> None:
+        if 20 in cells:
             raise TestbedError("no such device")
-        yield Bed()
 
-    findings = run(scenario(beds=failing), links="10,20")
+    findings = run(scenario(build=build), links="10,20")
     assert findings.failures == ("20: no such device",)
     assert "20, ours: runs: 0, wanted ≥ 2" in findings.wrong
     # If nothing was measured, an earlier result file is kept.
     with pytest.raises(TestbedError, match="no such device"):
-        run(scenario(beds=failing), links="10")
+        run(scenario(build=build), links="20")
 
 
 def test_each_part_of_a_run_is_a_row() -> None:
@@ -208,7 +201,7 @@ def test_each_part_of_a_run_is_a_row() -> None:
     assert [str(aim) for aim in made.aims(nothing)] == ["10: runs: 0, wanted ≥ 2"]
 
 
-def test_rows_beside_each_other_show_their_aims() -> None:
+def test_transposed_rows_show_their_aims() -> None:
     made = replace(scenario(), tables=(Table("Rates", COLUMNS, (CELL, VARIANT), transposed=True),))
     assert shown(run(made, runs="1", caps="ours").tables[0])[:4] == [
         ["figure", "aim", "10", "20"],
