@@ -72,14 +72,14 @@ FAULTS: dict[str, tuple[str, Event]] = {
         f"slows to {SLOW_RATE} Mbit/s",
         lambda setup, _: _slow_wifi(setup.testbed["hop2"], "lan" if setup.download else "wan"),
     ),
-    "silence": ("loses everything", lambda setup, _: dropping(setup.testbed["hop2"])),
+    "silence": ("loses all packets", lambda setup, _: dropping(setup.testbed["hop2"])),
     "down": ("goes down", lambda setup, _: setup.client.link_down("wlan0")),
 }
 """Faults of Wi-Fi, each with its description and its event."""
 CONTROLS: dict[str, Event] = {
     "nothing happens": lambda setup, client: nullcontext(),
     "the client stops": lambda setup, client: _stop_client(client),
-    "a second transfer comes and goes": lambda setup, client: setup.client.running(setup.download or setup.upload),
+    "a second transfer begins and ends": lambda setup, client: setup.client.running(setup.download or setup.upload),
     "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10),
 }
 """Events without a fault. The last one applies only to downloads."""

@@ -95,18 +95,18 @@ class RateCell:
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
         open_at_once = round(self.rate * LIFETIME_SECONDS)
-        crowd = Crowd.start(testbed, open_at_once, rate=2 * self.rate, squid=False)
+        crowd = Crowd.start(testbed, rate=2 * self.rate, squid=False)
         mib = proxy.mib()
-        crowd.hold(open_at_once)
-        crowd.churn(self.rate)
+        crowd.keep_open(open_at_once)
+        crowd.replace_per_second(self.rate)
         time.sleep(WARM_UP_SECONDS)
         pid, client = throttler.process.pid, crowd.client
         begin, opened, processor_seconds = time.monotonic(), client.read().opened, process_seconds(pid)
         time.sleep(self.seconds)
         duration, opened = time.monotonic() - begin, client.read().opened - opened
         processor_seconds = process_seconds(pid) - processor_seconds
-        crowd.churn(0)
-        crowd.hold(0)
+        crowd.replace_per_second(0)
+        crowd.keep_open(0)
         connections = client.read().opened
         joins = added_to(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
 

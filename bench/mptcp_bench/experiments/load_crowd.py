@@ -3,8 +3,7 @@
 
 The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
 endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
-origin. Squid has two workers, because each tunnel takes two descriptors, and a process that may not raise its limit can
-have 20,000 descriptors.
+origin. Squid has two workers, because each tunnel takes two descriptors, and many systems allow a process 20,000.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import json
 import mmap
 import re
-import resource
 import struct
 import sys
 import time
@@ -47,8 +45,8 @@ OPEN_TIMEOUT, KILL_TIMEOUT = 60.0, 60.0
 """Seconds that the client may take to open the tunnels, in addition to the time that results from the rate; seconds
 after SIGTERM at which a throttler is killed if it still runs."""
 WORKERS = 2
-MAX_DESCRIPTORS, OTHER_DESCRIPTORS = 20_000, 500
-"""Maximum number of open files of each Squid worker, and how many of them are logs, listeners and other files."""
+MAX_DESCRIPTORS = 20_000
+"""Maximum number of open files of each Squid worker. Each tunnel takes two."""
 # No limit per client address, because the crowd has one address, but thousands of phones would have an address each.
 _SQUID = f"""\
 acl crowd src 10.77.0.0/16
@@ -57,7 +55,7 @@ http_access allow crowd crowd_tunnels
 include {SQUID_CONFIG}
 client_ip_max_connections -1
 workers {WORKERS}
-max_filedescriptors {{descriptors}}
+max_filedescriptors {MAX_DESCRIPTORS}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
@@ -110,24 +108,14 @@ class Crowd:
     origin: _Member
 
     @classmethod
-    def start(
-        cls, testbed: Testbed, tunnels: int, *, rate: int = MAX_OPEN_RATE, trickle: int = TRICKLE, squid: bool = True
-    ) -> Self:
-        """Start Squid and a crowd for at most *tunnels* tunnels: *rate* opened per second, *trickle* bytes/s in each.
+    def start(cls, testbed: Testbed, *, rate: int = MAX_OPEN_RATE, trickle: int = TRICKLE, squid: bool = True) -> Self:
+        """Start Squid and a crowd that opens *rate* tunnels per second, with *trickle* bytes/s in each.
 
-        Without *squid*, the crowd's origin listens on the proxy's port and sends no data. Raises TestbedError
-        if this host allows too few open files: each worker has both ends of its tunnels.
+        Without *squid*, the crowd's origin listens on the proxy's port and sends no data.
         """
         proxy = testbed["proxy"]
         if squid:
-            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-            allowed = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
-            if allowed < (needed := 2 * tunnels // WORKERS + OTHER_DESCRIPTORS):
-                raise TestbedError(
-                    f"{tunnels} tunnels need {needed} descriptors per process, but ulimit -Hn allows {allowed}"
-                )
-            config = proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed))
-            server = services.start_proxy(proxy, config).process
+            server = services.start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID)).process
             target = f"{testbed['origin'].service_address()}:{ORIGIN_PORT}"
             origin = _Member(testbed, testbed["origin"], "origin", ORIGIN_PORT, trickle)
         else:
@@ -152,7 +140,7 @@ class Crowd:
         # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
         return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
 
-    def hold(self, count: int) -> None:
+    def keep_open(self, count: int) -> None:
         """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
         before = self.client.read()
         self.client.set("wanted", count + before.ended)
@@ -163,18 +151,18 @@ class Crowd:
                 raise TestbedError(f"{now.open} of {count} tunnels are open: {now}{self.server.tail()}")
             time.sleep(0.05)
 
-    def churn(self, rate: int) -> None:
+    def replace_per_second(self, rate: int) -> None:
         """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
         self.client.set("churn", rate)
 
-    def joined(self, count: int, within: float = 10.0) -> int:
+    def wait_for_joins(self, count: int, within: float = 10.0) -> int:
         """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
         deadline = time.monotonic() + within
-        while (number := len(two_subflows(self.listing()))) < count and time.monotonic() < deadline:
+        while (number := len(two_subflows(self.list_subflows()))) < count and time.monotonic() < deadline:
             time.sleep(0.5)
         return number
 
-    def listing(self) -> str:
+    def list_subflows(self) -> str:
         """Return ss(8)'s list of the established subflows to the proxy."""
         argv = ["ss", "-tinH", "state", "established", "sport", "=", f":{PROXY_PORT}"]
         return self.testbed["proxy"].run(argv, timeout=60).stdout

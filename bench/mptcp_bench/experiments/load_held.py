@@ -121,7 +121,7 @@ class HeldCell:
 
     def measure(self, testbed: Testbed) -> Held:
         """Measure all figures, first without tunnels. Raises TestbedError if the throttler or the console fails."""
-        node, crowd, tunnels = testbed["proxy"], Crowd.start(testbed, self.tunnels), self.tunnels
+        node, crowd, tunnels = testbed["proxy"], Crowd.start(testbed), self.tunnels
         before = crowd.state()
         # A throttler can pace only subflows that were accepted while it ran, so start it before the tunnels.
         throttler = start_with(node, FULL)
@@ -133,8 +133,8 @@ class HeldCell:
 
         without = reactions(testbed, self.joins, PROBE_PORT)
         load(UNCAPPED)
-        crowd.hold(tunnels)
-        two_subflows = crowd.joined(tunnels)
+        crowd.keep_open(tunnels)
+        two_subflows = crowd.wait_for_joins(tunnels)
         time.sleep(SETTLE_SECONDS)
         idle, _ = self._usage(crowd, pid)
         load(CAPPED)

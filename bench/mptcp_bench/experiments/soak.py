@@ -28,7 +28,18 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
 from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
-from .load_crowd import ADDRESSES, CAP, FULL, TRICKLE, Crowd, remote_ends, start_with, two_subflows, with_crowd
+from .load_crowd import (
+    ADDRESSES,
+    CAP,
+    FULL,
+    MAX_OPEN_RATE,
+    TRICKLE,
+    Crowd,
+    remote_ends,
+    start_with,
+    two_subflows,
+    with_crowd,
+)
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
 from .scenario import Scenario
@@ -40,8 +51,6 @@ MIN_MINUTES = 3 * MIN_INTERVAL_SECONDS / 60
 """Minimum duration of the experiment in minutes. Fewer than three samples cannot show growth."""
 MIN_AGE_SECONDS = 1.0
 """Age of a connection in seconds from which the throttler must know it and must have set its entries."""
-CLOSE_SECONDS = 10
-"""Seconds until a closed tunnel has disappeared everywhere."""
 CAPPED_PREFIX = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
 MIN_RATE = 0.95
@@ -116,19 +125,17 @@ def growth(values: Sequence[float]) -> float:
 
 def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cell = turn.cell
-    crowd = Crowd.start(
-        testbed, cell.n + CLOSE_SECONDS * cell.churn, rate=max(300, 3 * cell.churn), trickle=cell.trickle,
-        squid=bool(cell.squid),
-    )  # fmt: skip
+    rate = max(MAX_OPEN_RATE, 3 * cell.churn)
+    crowd = Crowd.start(testbed, rate=rate, trickle=cell.trickle, squid=bool(cell.squid))
     before = crowd.state()
     throttler = start_with(testbed["proxy"], FULL)
     pid = throttler.process.pid
-    crowd.hold(cell.n)
+    crowd.keep_open(cell.n)
     ended, seconds_before, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
-    crowd.churn(cell.churn)
+    crowd.replace_per_second(cell.churn)
     readings = tuple(_readings(crowd, throttler, cell))
     cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
-    crowd.churn(0)
+    crowd.replace_per_second(0)
     ended = crowd.client.read().ended - ended
     return Soak(readings, ended, cores, crowd.remnants(before, throttler))
 
@@ -147,11 +154,11 @@ def _readings(crowd: Crowd, throttler: Throttler, cell: Settings) -> Iterator[Re
 def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
     """Return a reading without its time. Raises TestbedError, ValueError or OSError without a throttler."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
-    before = two_subflows(crowd.listing())
+    before = two_subflows(crowd.list_subflows())
     time.sleep(MIN_AGE_SECONDS)
     status = throttler.status()
     saved = proxy.run(["ipset", "save"], timeout=60).stdout
-    listing = crowd.listing()
+    listing = crowd.list_subflows()
     unchanged = before & two_subflows(listing)
     classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     cap, ceil = next(iter(ceilings(classes).items()), ("", math.nan))

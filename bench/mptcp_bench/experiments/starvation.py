@@ -123,7 +123,7 @@ def bed(chosen: Settings, cells: Sequence[Layout], seed: int) -> Iterator[Setup]
         yield Setup.start(testbed, cells[0].policy(), control="bbr")
 
 
-def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
+def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, PathRate]:
     """Run one download. Return each path's rate by its name. Raises TestbedError if a subflow is missing."""
     client, layout, addresses = setup.client, turn.cell, set(turn.cell.addresses)
 
@@ -147,15 +147,15 @@ def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
     return judge(recorder.samples, layout, begin)
 
 
-def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, Carried]:
+def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, PathRate]:
     """Return the rate of each path from *begin* on. Raises ValueError if there are too few samples."""
     return {
-        path: Carried(mean_rate(samples, device, begin, begin + MEASURE_SECONDS) / MBIT / layout.expected(path))
+        path: PathRate(mean_rate(samples, device, begin, begin + MEASURE_SECONDS) / MBIT / layout.expected(path))
         for path, device in zip(layout.paths, layout.topology().devices("client"), strict=True)
     }
 
 
-def _min_share(row: Row[Layout, Carried]) -> float:
+def _min_share(row: Row[Layout, PathRate]) -> float:
     """Return the minimum rate of the row's path, as a share of its link or cap."""
     layout, cap = row.cell, row.cell.cap(row.part)
     if cap is None:
@@ -164,16 +164,16 @@ def _min_share(row: Row[Layout, Carried]) -> float:
     return 0.0 if others >= IDLE_RATIO * cap else MIN_CAPPED
 
 
-def _path(row: Row[Layout, Carried]) -> str:
+def _path(row: Row[Layout, PathRate]) -> str:
     """Return a text with the row's path and the link or cap with which its rate is compared."""
     return f"rate of path {row.part} / its {'link' if row.cell.cap(row.part) is None else 'cap'}"
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class PathRate:
     """The rate of one path, as a share of its link or cap."""
 
-    share: float = figure("carried", aim=_path, digits=3, least=_min_share, most=MAX_SHARE)
+    share: float = figure("rate / link or cap", aim=_path, digits=3, least=_min_share, most=MAX_SHARE)
 
 
 SCENARIO = Scenario(
@@ -186,7 +186,7 @@ SCENARIO = Scenario(
     tables=(
         Table(
             "Paths while one has a low cap",
-            (RUNS, *columns_of(Carried)),
+            (RUNS, *columns_of(PathRate)),
             (("layout", lambda row: str(row.cell)), ("path", _path)),
         ),
     ),

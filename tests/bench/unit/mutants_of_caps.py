@@ -110,7 +110,7 @@ OVERSHOOT = judge_of(
 
 def starvation_run(
     turn: Turn[starvation.Layout], ethernet: float = 5, wifi: float = 20
-) -> Mapping[str, starvation.Carried]:
+) -> Mapping[str, starvation.PathRate]:
     """Judge a path of 50 Mbit/s with a cap of 5 Mbit/s, and a path of 20 Mbit/s."""
     return starvation.judge(series({"eth0": constant(ethernet), "wlan0": constant(wifi)}, 10), turn.cell, 1.0)
 
