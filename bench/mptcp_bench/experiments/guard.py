@@ -11,14 +11,13 @@ do nothing.
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from mptcp_lab.testbed import LiveNode, Testbed, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
@@ -46,43 +45,31 @@ CAP_WINDOW_SECONDS, WINDOW_SECONDS = 1.0, 0.5
 SLOW_RATE, LOSS_PERCENT = 5, 30
 """Rate of Wi-Fi during the fault ``rate``, in Mbit/s, and percentage of packets that the fault ``loss`` drops."""
 ON, OFF = "on", "off"
-Event = Callable[[Setup, Process], AbstractContextManager[object]]
-"""Returns a context manager for an event during the transfer of the given process."""
-
-
-@contextmanager
-def _stop_client(client: Process) -> Iterator[None]:
-    client.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        client.signal(signal.SIGCONT)
-
-
-def _slow_wifi(router: LiveNode, device: str) -> AbstractContextManager[None]:
-    return router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device))
-
-
-FAULTS: dict[str, tuple[str, Event]] = {
-    "loss": (
-        f"loses {LOSS_PERCENT} %",
-        lambda setup, _: dropping(setup.testbed["hop2"], f"numgen random mod 100 < {LOSS_PERCENT} drop"),
-    ),
-    "rate": (
-        f"slows to {SLOW_RATE} Mbit/s",
-        lambda setup, _: _slow_wifi(setup.testbed["hop2"], "lan" if setup.download else "wan"),
-    ),
-    "silence": ("loses all packets", lambda setup, _: dropping(setup.testbed["hop2"])),
-    "down": ("goes down", lambda setup, _: setup.client.link_down("wlan0")),
-}
-"""Faults of Wi-Fi, each with its description and its event."""
-CONTROLS: dict[str, Event] = {
-    "nothing happens": lambda setup, client: nullcontext(),
-    "the client stops": lambda setup, client: _stop_client(client),
-    "a second transfer begins and ends": lambda setup, client: setup.client.running(setup.download or setup.upload),
-    "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10),
-}
+FAULTS = {
+    "loss": f"loses {LOSS_PERCENT} %", "rate": f"slows to {SLOW_RATE} Mbit/s", "silence": "loses all packets",
+    "down": "goes down",
+}  # fmt: skip
+"""Faults of Wi-Fi."""
+CONTROLS = (
+    "nothing happens", "the client stops", "a second transfer begins and ends", "the origin sends 10 Mbit/s",
+)  # fmt: skip
 """Events without a fault. The last one applies only to downloads."""
+
+
+def _during(event: str, setup: Setup, client: Process) -> AbstractContextManager[object]:
+    """Return a context manager for a fault or control during the transfer of *client*."""
+    router, device, pid = setup.testbed["hop2"], "lan" if setup.download else "wan", str(client.pid)
+    events: dict[str, Callable[[], AbstractContextManager[object]]] = {
+        "loss": lambda: dropping(router, f"numgen random mod 100 < {LOSS_PERCENT} drop"),
+        "rate": lambda: router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device)),
+        "silence": lambda: dropping(router),
+        "down": lambda: setup.client.link_down("wlan0"),
+        "nothing happens": nullcontext,
+        "the client stops": lambda: setup.client.changed(["kill", "-STOP", pid], ["kill", "-CONT", pid]),
+        "a second transfer begins and ends": lambda: setup.client.running(setup.download or setup.upload),
+        "the origin sends 10 Mbit/s": lambda: slow_origin(setup.testbed, 10),
+    }
+    return events[event]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +89,7 @@ class Cell:
     event: str
 
     def __str__(self) -> str:
-        return f"{self.direction}, {self.rtt} ms, {self.event if self.is_control else FAULTS[self.event][0]}"
+        return f"{self.direction}, {self.rtt} ms, {self.event if self.is_control else FAULTS[self.event]}"
 
     @property
     def is_control(self) -> bool:
@@ -152,7 +139,7 @@ class Outcome:
 
 def cells(chosen: Settings) -> list[Cell]:
     """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
-    controls = {"down": list(CONTROLS), "up": list(CONTROLS)[:-1]}
+    controls = {"down": CONTROLS, "up": CONTROLS[:-1]}
     pairs = product(chosen.rtt, chosen.direction)
     return [Cell(direction, rtt, event) for rtt, direction in pairs for event in (*chosen.fault, *controls[direction])]
 
@@ -173,7 +160,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
     with _start_transfer(setup) as (client, recorder):
         recorder.wait(WARM_UP_SECONDS)
         until = recorder.now
-        with (CONTROLS[cell.event] if cell.is_control else FAULTS[cell.event][1])(setup, client):
+        with _during(cell.event, setup, client):
             # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
             fault_at = recorder.now
             recorder.wait(fault_at + (FAULT_SECONDS / 2 if cell.is_control else FAULT_SECONDS))
@@ -264,7 +251,7 @@ SCENARIO = Scenario(
             ),
             (
                 ("", lambda row: row.cell.direction), ("RTT", lambda row: f"{row.cell.rtt} ms"),
-                ("Wi-Fi", lambda row: FAULTS[row.cell.event][0]), ("guard", lambda row: row.variant),
+                ("Wi-Fi", lambda row: FAULTS[row.cell.event]), ("guard", lambda row: row.variant),
             ),
             of=lambda row: not row.cell.is_control,
         ),

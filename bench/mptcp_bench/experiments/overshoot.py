@@ -11,7 +11,6 @@ period. Here its first reading comes after half a period, which gives the mean o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import numpy as np
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
-from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
+from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, wait_until
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
@@ -114,23 +113,20 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
             stack.enter_context(capped)
         recorder = stack.enter_context(IpRecorder(bed.client, DEVICES))
         process = stack.enter_context(bed.client.running(mptcp_command(argv)))
-        while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-            if not process.running or recorder.now > TRANSFER_SECONDS:
-                raise TestbedError(f"no data arrived over {CAPPED}{process.tail()}")
-            time.sleep(0.01)
+        initial = recorder.samples[0].octets[CAPPED]
+        arrived = f"data arrives over {CAPPED}"
+        wait_until(lambda: recorder.samples[-1].octets[CAPPED] > initial + FIRST_WINDOW, arrived, process=process)
         begin = _first_packet(recorder.samples)
         if variant == "poller":
             recorder.wait(begin + POLL_SECONDS / 2)
             if router.interface_bytes("lan").sent - before > ALLOWED_BYTES:
                 stack.enter_context(capped)
         recorder.wait(begin + TRANSFER_SECONDS)
-        end = recorder.now
         if not process.running:
             raise TestbedError(f"the transfer ended early with {process.returncode}{process.tail()}")
-    complaint = Protocol.of(*added.read()).complaint(multipath=True)
-    if complaint is not None:
+    if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
         raise TestbedError(complaint)
-    return judge(recorder.samples, end)
+    return judge(recorder.samples)
 
 
 def _first_packet(samples: Sequence[Sample]) -> float:
@@ -142,12 +138,12 @@ def _first_packet(samples: Sequence[Sample]) -> float:
     raise ValueError(f"no data arrived over {CAPPED}")
 
 
-def judge(samples: Sequence[Sample], end: float) -> Outcome:
-    """Judge the transfer in *samples*, which ended at *end* on their clock. Raises ValueError for too few samples."""
+def judge(samples: Sequence[Sample]) -> Outcome:
+    """Judge the transfer in *samples*. Raises ValueError for too few samples."""
     begin, cap = _first_packet(samples), CAP * 1e6 / 8
     full_speed = begin + SLOW_START_SECONDS
-    times = np.array([sample.time for sample in samples if begin <= sample.time <= end])
-    if not times.size or times[-1] <= full_speed:
+    times = np.array([sample.time for sample in samples if 0 <= sample.time - begin <= TRANSFER_SECONDS])
+    if times[-1] <= full_speed:
         raise ValueError("the transfer ended too early")
     capped, other, last = octets_at(samples, CAPPED), octets_at(samples, OTHER), times[-1]
     received, elapsed = capped(times) - capped(begin), times - begin

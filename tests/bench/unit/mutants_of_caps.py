@@ -85,8 +85,7 @@ def overshoot_run(
 ) -> overshoot.Outcome:
     """Judge a transfer. *capped* is Ethernet's load with our cap, our budget and the static class."""
     ethernet = {"none": none, "poller": poller}.get(turn.cell, capped)
-    samples = series({"eth0": ethernet, "wlan0": other}, overshoot.TRANSFER_SECONDS)
-    return overshoot.judge(samples, overshoot.TRANSFER_SECONDS)
+    return overshoot.judge(series({"eth0": ethernet, "wlan0": other}, overshoot.TRANSFER_SECONDS))
 
 
 OVERSHOOT = judge_of(
