@@ -73,11 +73,11 @@ WINDOWS = {
 
 def _cap(text: str) -> tuple[int, int]:
     """Return rate and cap in *text*, such as ``100-5``."""
-    rate, _, cap = text.partition("-")
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
     # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
-    if not re.fullmatch(r"[0-9]{1,5}-[0-9]{1,5}", text) or not 0 < int(cap) < int(rate):
+    if found is None or not 0 < int(found[2]) < int(found[1]):
         raise ValueError("allowed are a path's rate and a lower cap in Mbit/s, such as 100-5")
-    return int(rate), int(cap)
+    return int(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, slots=True)

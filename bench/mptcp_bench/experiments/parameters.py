@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -90,22 +91,15 @@ def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
 
 
 def _parser(convert: Callable[[str], T | None], allowed: str) -> Parser[T]:
-    """Return a parser that refuses a text for which *convert* returns None, with the *allowed* values."""
+    """Return a parser that names the *allowed* values if *convert* returns None or raises ValueError."""
 
     def parse(text: str) -> T:
-        if (value := convert(text)) is None:
-            raise ValueError(f"allowed {allowed}")
-        return value
+        with suppress(ValueError):
+            if (value := convert(text)) is not None:
+                return value
+        raise ValueError(f"allowed {allowed}")
 
     return parse
-
-
-def _number(text: str) -> float:
-    """Return the number in *text*, or NaN, which is not within any bounds."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def whole(least: int = 1, most: int | None = None) -> Parser[int]:
@@ -124,14 +118,14 @@ def number(above: float = 0) -> Parser[float]:
     """Return a parser of a finite number greater than *above*."""
 
     def convert(text: str) -> float | None:
-        return value if above < (value := _number(text)) < math.inf else None
+        return value if above < (value := float(text)) < math.inf else None
 
     return _parser(convert, f"is a number greater than {above:g}")
 
 
 def _rtts(text: str) -> tuple[float, float] | None:
-    values = [_number(word) for word in text.split("/")]
-    return (values[0], values[1]) if len(values) == 2 and all(0 <= value <= MAX_RTT for value in values) else None
+    first, second = map(float, text.split("/"))
+    return (first, second) if 0 <= first <= MAX_RTT and 0 <= second <= MAX_RTT else None
 
 
 def word(*known: str) -> Parser[str]:

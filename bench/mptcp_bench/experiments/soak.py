@@ -106,7 +106,9 @@ class Settings:
 class Soak:
     """The values that were measured over the whole time."""
 
-    readings: tuple[Reading, ...]
+    readings: tuple[Reading, ...] = figure(
+        "samples", least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))), digits=0
+    )
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
     remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
@@ -248,28 +250,19 @@ def _growth(name: str, most: float) -> Column[Settings, Soak]:
 
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
 COLUMNS: Sequence[Column[Settings, Soak]] = (
-    Column(
-        "samples", "readings", digits=0,
-        least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
-    ),
-    _column(
-        "open tunnels, minimum", "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)
-    ),
+    _column("open tunnels, minimum", "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)),
     Column("tunnels replaced, /s", _replacement_rates, least=of_cell(lambda cell: MIN_REPLACED_SHARE * cell.churn)),
     _column("subflows: connections missed, maximum", "missed", "most", most=0),
     _column("subflows: phantom connections, maximum", "phantom", "most", most=0),
-    _column(
-        "caps: connections compared, minimum", "checked", "least",
-        least=of_cell(lambda cell: max(1, cell.n // 2)),
-    ),
+    _column("caps: connections compared, minimum", "checked", "least", least=of_cell(lambda cell: max(1, cell.n // 2))),
     _column("caps: misclassified connections, maximum", "misclassified", "most", most=0),
     _column(
-        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1.0, scale=1 / CAP, digits=3
+        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1, scale=1 / CAP, digits=3
     ),
     *(_growth(name, most) for name, most in SIZES.items()),
     _column("throttler's resident memory, maximum", "throttler's resident memory", "most", unit=" MB"),
     *columns_of(Soak),
-)  # fmt: skip
+)
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
