@@ -32,7 +32,7 @@ from .aims import Aim
 from .columns import RUNS, Column, Results, Table, Turn, columns_of, figure
 from .devices import DEVICES
 from .pages import Bed, IpRecorder, octets_at
-from .parameters import choices, parameter, whole
+from .parameters import parameter, whole
 from .scenario import Scenario
 from .two_paths import two_paths
 
@@ -83,7 +83,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    variant: tuple[str, ...] = choices("variants", TITLES)
     runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
 
 
@@ -183,7 +182,7 @@ def verdicts(results: Results[str, Outcome]) -> list[Aim]:
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
-    cells=lambda chosen: chosen.variant,
+    cells=lambda chosen: list(TITLES),
     shared_bed=lambda cell: None,
     bed=start_bed,
     measure=measure,

@@ -70,13 +70,10 @@ duration of later downloads, as a multiple of their duration without a policy, w
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``. Each combination of the listed values is a cell."""
-
     client: tuple[str, ...] = choices("client's paths", ("two", "lone"))
     kind: tuple[str, ...] = choices("request type", ("get", "keepalive", "connect"), "get")
     size: tuple[str, ...] = choices("file size in bytes, or mixed for sizes as on a web page", BATCHES, quick="100k")
     at_once: tuple[int, ...] = parameter("number of simultaneous downloads or connections", "10", several(whole()))
-    variant: tuple[str, ...] = choices("what limits the path", ("none", "ours", "static"))
     runs: int = parameter("number of batches per variant", "2", whole(), quick="1")
 
 
@@ -291,12 +288,6 @@ def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Be
         yield Bed.start(testbed, sorted({size for cell in cells for size in cell.sizes}))
 
 
-def variants(chosen: Settings, cell: Cell) -> list[str]:
-    """Return the variants of *cell*. A client with one path is not compared with a static class."""
-    by_option = {"none": ["none"], "ours": [NEW, OURS], "static": [] if cell.lone else ["static"]}
-    return [variant for option in chosen.variant for variant in by_option[option]]
-
-
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
     """Download one batch. Raises TestbedError if a file is incomplete, or the client had other paths than intended."""
     cell = turn.cell
@@ -362,7 +353,8 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
     cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.kind, chosen.size, chosen.at_once)],
     shared_bed=lambda cell: None,
-    variants=variants,
+    # A client with one path is not compared with a static class.
+    variants=lambda chosen, cell: ("none", NEW, OURS, *["static"] * (not cell.lone)),
     bed=start_bed,
     measure=measure,
     tables=TABLES,
