@@ -31,7 +31,7 @@ from ..statistics import fmean
 from .aims import Aim
 from .columns import RUNS, Column, Results, Table, Turn, columns_of, figure
 from .devices import DEVICES
-from .pages import Bed, IpRecorder, octets_at
+from .pages import Bed, ip_recorder, octets_at
 from .parameters import parameter, whole
 from .scenario import Scenario
 from .two_paths import two_paths
@@ -110,7 +110,7 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     with ExitStack() as stack:
         if variant == "static":
             stack.enter_context(capped)
-        recorder = stack.enter_context(IpRecorder(bed.client, DEVICES))
+        recorder = stack.enter_context(ip_recorder(bed.client))
         process = stack.enter_context(bed.client.running(mptcp_command(argv)))
         initial = recorder.samples[0].octets[CAPPED]
         arrived = f"data arrives over {CAPPED}"

@@ -165,15 +165,14 @@ def judge(samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download]) 
     )
 
 
-class IpRecorder(Recorder):
-    """Record the bytes of IP packets that *node* receives, without Ethernet headers."""
+def ip_recorder(node: LiveNode) -> Recorder:
+    """Return a recorder of the bytes of IP packets that *node* receives, without Ethernet headers."""
 
-    def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
-        def read() -> dict[str, int]:
-            counters = node.counters()
-            return {name: counters[name].received - ETHERNET_HEADER * counters[name].packets for name in devices}
+    def read() -> dict[str, int]:
+        counters = node.counters()
+        return {name: counters[name].received - ETHERNET_HEADER * counters[name].packets for name in DEVICES}
 
-        super().__init__(node, devices, interval=0.02, read=read)
+    return Recorder(node, DEVICES, interval=0.02, read=read)
 
 
 @dataclass(slots=True)
@@ -235,7 +234,7 @@ class Bed:
         self.wait_until_quiet()
         self.client.run(["sh", "-c", _FORGET], check=False)
         added = Added(self.client, self.testbed["proxy"])
-        with IpRecorder(self.client, DEVICES) as recorder:
+        with ip_recorder(self.client) as recorder:
             answers = self._run_agent(cell)
             # The last byte may have arrived after the last sample.
             recorder.wait(recorder.now + 0.1)
