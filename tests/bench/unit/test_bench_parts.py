@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parts of experiments that no mutant reaches: reactions, entries of caps, layouts, the client of pages."""
+"""Tests for parts of experiments that no mutant reaches: reactions, caps, layouts, a picture, the client of pages."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import asyncio
 import math
 import re
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mutants_of_caps import onset_run
 
+from mptcp_bench.experiments import onset
+from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.soak import misplaced
@@ -70,6 +74,19 @@ def test_layout_can_be_built_and_its_policy_has_its_caps(layout: Layout) -> None
     caps = {path: cap * 1e6 for path in layout.paths if (cap := layout.cap(path)) is not None}
     rules = load_policy(layout.policy(), layout.name).rules
     assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == pytest.approx(caps)
+
+
+def test_picture_shows_the_first_cell_that_has_both_landings(tmp_path: Path) -> None:
+    """All transfers of a cell may have failed."""
+    first, second = onset.SCENARIO.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
+    turns = [Turn(first, "soft", 1), Turn(second, "at-once", 1), Turn(second, "soft", 1)]
+    runs = [Run(turn, onset_run(turn)) for turn in turns]
+    assert onset.pictures(Results(turns, runs[:2])) == []
+    [picture] = onset.pictures(Results(turns, runs))
+    picture.draw(tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert str(second) in text
+    assert str(first) not in text
 
 
 @pytest.mark.parametrize(("kind", "octets"), [("get", 300), ("keepalive", 300), ("get", 299)])
