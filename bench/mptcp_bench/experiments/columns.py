@@ -268,7 +268,7 @@ class Table(Generic[C, M]):
     def _transposed(self, rows: Sequence[Row[C, M]]) -> RichTable:
         [(_, text), *_] = self.labels
         has_aims = any(column.has_bounds for column in self.columns)
-        head = ["figure", *["aim"] * has_aims, *map(text, rows)]
+        head = ["figure", *(["aim"] if has_aims else []), *map(text, rows)]
         # All columns wrap, because the names of cells may be long.
         table = new_table(self.title, head, ["figure"], head)
         for column in self.columns:
@@ -281,7 +281,8 @@ class Table(Generic[C, M]):
             figure, unit = column.heading or str(column.aim), column.unit.strip()
             if unit and figure != unit and not figure.endswith(f" {unit}"):
                 figure = f"{figure}, {unit}"
-            table.add_row(figure, *[bounds.pop() if len(bounds) == 1 else ""] * has_aims, *texts)
+            common = bounds.pop() if len(bounds) == 1 else ""
+            table.add_row(figure, *([common] if has_aims else []), *texts)
         return table
 
 

@@ -148,7 +148,8 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     return judge(recorder.samples, cell, onset)
 
 
-_soft = partial(figure, judged=lambda row: row.variant == "soft")
+_figure = partial(figure, judged=lambda row: row.variant == "soft")
+"""Returns a field with an aim for soft caps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +157,19 @@ class Outcome:
     """The judged values of one run. Shares are relative to the other path's rate before the onset."""
 
     onset: float
-    kept: float = _soft("kept", aim="rate kept by the other path, share", least=0.95)
+    kept: float = _figure("kept", aim="rate kept by the other path, share", least=0.95)
     """Share of its rate that the other path kept until the end of :attr:`Windows.settled`."""
-    stalled: float = _soft(
+    stalled: float = _figure(
         "stalled s", aim="stall of the other path", unit=" s", most=of_cell(lambda cell: cell.max_stall)
     )
-    in_force: float = _soft(
+    in_force: float = _figure(
         "in force s", aim="cap in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)
     )
     """Seconds from the onset until the capped path exceeds its cap by at most ``MAX_DEVIATION``; infinity if this never
     happens."""
-    deviation: float = _soft("deviation", aim="deviation from the cap in force", digits=3, most=MAX_DEVIATION)
+    deviation: float = _figure("deviation", aim="deviation from the cap in force", digits=3, most=MAX_DEVIATION)
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
-    steady: float = _soft("steady", aim="rate of both paths in the steady state, share", digits=3, least=0.98)
+    steady: float = _figure("steady", aim="rate of both paths in the steady state, share", digits=3, least=0.98)
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
     samples: tuple[Sample, ...] = for_pictures()
 

@@ -77,8 +77,9 @@ class Layout:
         # With the guard, the caps would be lifted two seconds after the clients vanish.
         lines, rules = ["version: 1", f"guard: {{enabled: {str(not self.vanishing).lower()}}}", "paths:"], ["rules:"]
         for index, (path, cap) in enumerate(zip(self.paths, self.caps, strict=True)):
-            networks = [PATH_NETWORKS[index], *SECOND_CLIENT_NETWORKS[index : index + 1] * bool(self.vanishing)]
-            lines.append(f"  {path}: {{clients: [{', '.join(f'10.77.{each}.0/24' for each in networks)}]}}")
+            others = SECOND_CLIENT_NETWORKS[index : index + 1] if self.vanishing else ()
+            networks = ", ".join(f"10.77.{each}.0/24" for each in (PATH_NETWORKS[index], *others))
+            lines.append(f"  {path}: {{clients: [{networks}]}}")
             if cap is not None:
                 rules.append(f"- {{name: {path}, paths: [{path}], throttle: {{rate: {round(cap * MBIT)} bit/s}}}}")
         return "\n".join([*lines, *rules, ""])

@@ -40,9 +40,10 @@ WINDOW_SECONDS = 10.0
 """Seconds over which a path's share is computed."""
 PACED = {"paced load-balancing 60/40": 20, "paced load-balancing 85/15": 12}
 """Rate in Mbit/s at which the origin sends during the whole download."""
-WEIGHTS = {"load-balancing 70/30": (70, 30), "load-balancing 50/50": (50, 50)} | dict(
-    zip(PACED, ((60, 40), (85, 15)), strict=True)
-)
+WEIGHTS = {
+    "load-balancing 70/30": (70, 30), "load-balancing 50/50": (50, 50), "paced load-balancing 60/40": (60, 40),
+    "paced load-balancing 85/15": (85, 15),
+}  # fmt: skip
 """Weights of Ethernet and Wi-Fi."""
 MIN_TOTAL = {"smallest-delay": 0.95 * (ETHERNET + WIFI), **{kind: 0.9 * rate for kind, rate in PACED.items()}}
 """Minimum rate in Mbit/s of both paths together, by kind."""
