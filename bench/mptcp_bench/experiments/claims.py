@@ -40,8 +40,7 @@ class Claim:
 
     @property
     def aim(self) -> Aim:
-        combine = median if self.by == "median" else fmean
-        value = combine(self.values) if self.values else math.nan
+        value = (median if self.by == "median" else fmean)(self.values) if self.values else math.nan
         if self.reference is not None:
             divisor = fmean(self.reference or (0.0,))
             value = value / divisor if divisor else math.nan
@@ -51,13 +50,12 @@ class Claim:
     def is_measured(self) -> bool:
         """Whether there are enough values, all of them finite, for an interval. Two samples of zeros have no ratio."""
         samples = [self.values] if self.reference is None else [self.values, self.reference]
-        if self.reference is not None and not any((*self.values, *self.reference)):
-            return False
-        return all(len(sample) > 1 and all(map(math.isfinite, sample)) for sample in samples)
+        has_ratio = self.reference is None or any((*self.values, *self.reference))
+        return has_ratio and all(len(sample) > 1 and all(map(math.isfinite, sample)) for sample in samples)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The confidence interval; None if there are too few values, or values that are not finite."""
+        """The confidence interval; None if there are too few values, values that are not finite, or no ratio."""
         if not self.is_measured:
             return None
         if self.by == "each":
@@ -69,20 +67,14 @@ class Claim:
         ratio, divisor = self.aim.value, fmean(self.reference)
         if ratio is None or not divisor:
             return None
-        low, high = self._differences(ratio)
+        low, high = self._margins(ratio)
         return ratio + low / divisor, ratio + high / divisor
 
-    def _differences(self, factor: float) -> tuple[float, float]:
-        """Return the bounds of the mean, minus *factor* times the reference's mean."""
-        found = compare(self.values, self.reference or (), factor)
-        assert found.low is not None
-        assert found.high is not None
-        return found.low, found.high
-
     def _margins(self, bound: float) -> tuple[float, float]:
-        """Return the ends of the interval, minus *bound*; without a ratio (the reference is 0), the differences."""
-        if self.interval is None and self.reference is not None:
-            return self._differences(bound)
+        """Return the ends of the interval minus *bound*; with a reference, of the mean minus *bound* × its mean."""
+        if self.reference is not None:
+            found = compare(self.values, self.reference, bound)
+            return (-math.inf, math.inf) if found.low is None or found.high is None else (found.low, found.high)
         low, high = self.interval or (-math.inf, math.inf)
         return low - bound, high - bound
 

@@ -3,7 +3,7 @@
 
 A :class:`Row` has the measurements of one cell under one variant. A :class:`Column` computes one value from these
 measurements, and defines how to show the value and which bounds it has. A column without a heading has only an aim; a
-column without bounds has only a text. A :class:`Table` consists of labels of the rows, and of columns.
+column without bounds has only a text.
 """
 
 from __future__ import annotations
@@ -113,26 +113,28 @@ class Row(Generic[C, M]):
     def measured(self) -> list[M]:
         return self.results.of(self.cell, self.variant, self.part)
 
-    def beside(self, variant: str | None = None, part: str | None = None) -> list[M]:
+    def other_runs(self, variant: str | None = None, part: str | None = None) -> list[M]:
         """Return the measurements of this cell under another *variant*, or of another *part*."""
-        return self.results.of(
-            self.cell, self.variant if variant is None else variant, self.part if part is None else part
-        )
+        key = (self.variant if variant is None else variant, self.part if part is None else part)
+        return self.results.of(self.cell, *key)
 
     @property
     def planned(self) -> int:
         """Number of planned runs of the cell under this variant."""
-        return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in self.results.turns)
+        return self._number(self.results.turns)
 
     @property
     def made(self) -> int:
         """Number of these runs that were measured."""
-        turns = {run.turn for run in self.results.runs}
+        return self._number({run.turn for run in self.results.runs})
+
+    def _number(self, turns: Iterable[Turn[C]]) -> int:
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
-        """Return the attribute *name* of each measurement that has it: None means that it was not measured."""
-        return [float(value) for each in self.measured if (value := getattr(each, name)) is not None]
+        """Return the attribute *name* of each measurement, or its length if it is a tuple. None: not measured."""
+        found = [value for each in self.measured if (value := getattr(each, name)) is not None]
+        return [float(len(value) if isinstance(value, tuple) else value) for value in found]
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))
@@ -176,6 +178,10 @@ class Column(Generic[C, M]):
     text: Callable[[Row[C, M]], str] | None = None
     """Returns the text for the table, in place of the value."""
 
+    @property
+    def has_bounds(self) -> bool:
+        return self.least is not None or self.most is not None
+
     def values(self, row: Row[C, M]) -> list[float]:
         found = row.values(self.of) if isinstance(self.of, str) else self.of(row)
         return [value * self.scale for value in found]
@@ -187,9 +193,7 @@ class Column(Generic[C, M]):
 
     def verdict(self, row: Row[C, M]) -> Aim | None:
         """Return the aim of *row*; None if the row is not judged, the column has no bounds, or there are no values."""
-        if (self.least is None and self.most is None) or not self.judged(row):
-            return None
-        if (value := self.value(row)) is None:
+        if not self.has_bounds or not self.judged(row) or (value := self.value(row)) is None:
             return None
         name, least, most = (each(row) if callable(each) else each for each in (self.aim, self.least, self.most))
         return Aim(str(name or self.heading), value, self.unit, cast(Any, least), cast(Any, most))
@@ -203,12 +207,9 @@ class Column(Generic[C, M]):
         values = self.values(row)
         if not values or all(map(isnan, values)):
             return ""
-        if self.by == "mean":
-            text = mean(values, digits=self.digits)
-        else:
-            value = STATISTICS[self.by](values)
-            text = f"{value:,.{self.digits}f}" if isfinite(value) else "never"
-        return coloured(text, self.verdict(row))
+        value = STATISTICS[self.by](values)
+        text = f"{value:,.{self.digits}f}" if isfinite(value) else "never"
+        return coloured(mean(values, digits=self.digits) if self.by == "mean" else text, self.verdict(row))
 
 
 def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
@@ -218,7 +219,7 @@ def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
 
 def columns_of(kind: type) -> list[Column[Any, Any]]:
     """Return the columns of the fields of *kind* that :func:`figure` declares."""
-    declared = [(each.name, *each.metadata[_COLUMN]) for each in fields(kind) if _COLUMN in each.metadata]
+    declared = ((each.name, *each.metadata[_COLUMN]) for each in fields(kind) if _COLUMN in each.metadata)
     return [Column(heading, name, **column) for name, heading, column in declared]
 
 
@@ -231,14 +232,14 @@ RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[C, M]):
-    """A table with a line for each row that has measurements; if *beside*, each row is a column instead."""
+    """A table with a line for each row that has measurements; if *transposed*, each row is a column instead."""
 
     title: str
     columns: Sequence[Column[C, M]]
     labels: Sequence[Label] = (CELL, VARIANT)
     of: Callable[[Row[C, M]], bool] = _always
     """Returns whether the table has a row. The columns have aims only for these rows."""
-    beside: bool = False
+    transposed: bool = False
     wrapped: Sequence[str] = field(default=())
     """Headings of the columns whose text wraps."""
 
@@ -250,7 +251,7 @@ class Table(Generic[C, M]):
         rows = [row for row in self.rows(results) if row.measured]
         if not rows:
             return None
-        return self._beside(rows) if self.beside else self._below(rows)
+        return self._transposed(rows) if self.transposed else self._below(rows)
 
     def _below(self, rows: Sequence[Row[C, M]]) -> RichTable:
         headings = [heading for heading, _ in self.labels]
@@ -264,21 +265,19 @@ class Table(Generic[C, M]):
             before = first
         return table
 
-    def _beside(self, rows: Sequence[Row[C, M]]) -> RichTable:
+    def _transposed(self, rows: Sequence[Row[C, M]]) -> RichTable:
         [(_, text), *_] = self.labels
-        aims = {column: [column.verdict(row) for row in rows] for column in self.columns}
-        has_aims = any(aim is not None for each in aims.values() for aim in each)
+        has_aims = any(column.has_bounds for column in self.columns)
         head = ["figure", *(["aim"] if has_aims else []), *map(text, rows)]
         # All columns wrap, because the names of cells may be long.
         table = new_table(self.title, head, ["figure"], head)
         for column in self.columns:
-            if not any(map(column.shown, rows)):
+            aims, texts = [column.verdict(row) for row in rows], list(map(column.shown, rows))
+            if not any(texts):
                 continue
-            bounds = {aim.wanted for aim in aims[column] if aim is not None}
-            texts = [
-                f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(bounds) > 1 else column.shown(row)
-                for row, aim in zip(rows, aims[column], strict=True)
-            ]
+            bounds = {aim.wanted for aim in aims if aim is not None}
+            if len(bounds) > 1:
+                texts = [f"{shown} ({aim.wanted})" if aim else shown for shown, aim in zip(texts, aims, strict=True)]
             figure, unit = column.heading or str(column.aim), column.unit.strip()
             if unit and figure != unit and not figure.endswith(f" {unit}"):
                 figure = f"{figure}, {unit}"

@@ -249,9 +249,8 @@ SCENARIO = Scenario(
     bed=start_site,
     measure=Site.measure,
     tables=(Table("A client beside one that is busy", COLUMNS, (("beside", lambda row: row.cell),)),),
-    together=lambda arm: "crowds",
-    drawn=True,
-    lacking=lacking,
-    counted=lambda row: "rounds",
+    shared_bed=lambda arm: "crowds",
+    shuffled=True,
+    skip_reason=lacking,
     verdicts=memory,
 )

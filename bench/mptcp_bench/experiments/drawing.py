@@ -10,7 +10,7 @@ from typing import Any
 from .. import style
 
 
-def drawn(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[Any], None]]) -> None:
+def draw_panels(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[Any], None]]) -> None:
     """Draw *panels* side by side into the file *target*."""
     figure = style.new_figure(6.2 * len(panels) + 0.6, 4.8)
     figure.subplots_adjust(left=0.11 / len(panels), right=0.985, top=0.82, bottom=0.13, wspace=0.2)

@@ -157,11 +157,10 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize"),
     cells=lambda chosen: CELLS,
-    together=lambda cell: cell.policy,
-    drawn=True,
+    shared_bed=lambda cell: cell.policy,
+    shuffled=True,
     bed=bed,
     measure=measure,
-    counted=lambda row: "downloads",
     tables=[
         Table(
             "Goodput",

@@ -11,19 +11,18 @@ do nothing.
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from mptcp_lab.testbed import LiveNode, Testbed, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
 
-from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure, of_cell
+from .columns import RUNS, Column, Table, Turn, columns_of, figure, of_cell
 from .devices import DEVICES, POLICY_PATHS
 from .parameters import MAX_RTT, choices, parameter, several, whole
 from .scenario import Scenario
@@ -46,43 +45,31 @@ CAP_WINDOW_SECONDS, WINDOW_SECONDS = 1.0, 0.5
 SLOW_RATE, LOSS_PERCENT = 5, 30
 """Rate of Wi-Fi during the fault ``rate``, in Mbit/s, and percentage of packets that the fault ``loss`` drops."""
 ON, OFF = "on", "off"
-Event = Callable[[Setup, Process], AbstractContextManager[object]]
-"""Returns a context manager for an event during the transfer of the given process."""
-
-
-@contextmanager
-def _stop_client(client: Process) -> Iterator[None]:
-    client.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        client.signal(signal.SIGCONT)
-
-
-def _slow_wifi(router: LiveNode, device: str) -> AbstractContextManager[None]:
-    return router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device))
-
-
-FAULTS: dict[str, tuple[str, Event]] = {
-    "loss": (
-        f"loses {LOSS_PERCENT} %",
-        lambda setup, _: dropping(setup.testbed["hop2"], f"numgen random mod 100 < {LOSS_PERCENT} drop"),
-    ),
-    "rate": (
-        f"slows to {SLOW_RATE} Mbit/s",
-        lambda setup, _: _slow_wifi(setup.testbed["hop2"], "lan" if setup.download else "wan"),
-    ),
-    "silence": ("loses everything", lambda setup, _: dropping(setup.testbed["hop2"])),
-    "down": ("goes down", lambda setup, _: setup.client.link_down("wlan0")),
-}
-"""Faults of Wi-Fi, each with its description and its event."""
-CONTROLS: dict[str, Event] = {
-    "nothing happens": lambda setup, client: nullcontext(),
-    "the client stops": lambda setup, client: _stop_client(client),
-    "a second transfer comes and goes": lambda setup, client: setup.client.running(setup.download or setup.upload),
-    "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10),
-}
+FAULTS = {
+    "loss": f"loses {LOSS_PERCENT} %", "rate": f"slows to {SLOW_RATE} Mbit/s", "silence": "loses all packets",
+    "down": "goes down",
+}  # fmt: skip
+"""Faults of Wi-Fi."""
+CONTROLS = (
+    "nothing happens", "the client stops", "a second transfer begins and ends", "the origin sends 10 Mbit/s",
+)  # fmt: skip
 """Events without a fault. The last one applies only to downloads."""
+
+
+def _during(event: str, setup: Setup, client: Process) -> AbstractContextManager[object]:
+    """Return a context manager for a fault or control during the transfer of *client*."""
+    router, device, pid = setup.testbed["hop2"], "lan" if setup.download else "wan", str(client.pid)
+    events: dict[str, Callable[[], AbstractContextManager[object]]] = {
+        "loss": lambda: dropping(router, f"numgen random mod 100 < {LOSS_PERCENT} drop"),
+        "rate": lambda: router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device)),
+        "silence": lambda: dropping(router),
+        "down": lambda: setup.client.link_down("wlan0"),
+        "nothing happens": nullcontext,
+        "the client stops": lambda: setup.client.changed(["kill", "-STOP", pid], ["kill", "-CONT", pid]),
+        "a second transfer begins and ends": lambda: setup.client.running(setup.download or setup.upload),
+        "the origin sends 10 Mbit/s": lambda: slow_origin(setup.testbed, 10),
+    }
+    return events[event]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +89,7 @@ class Cell:
     event: str
 
     def __str__(self) -> str:
-        return f"{self.direction}, {self.rtt} ms, {self.event if self.is_control else FAULTS[self.event][0]}"
+        return f"{self.direction}, {self.rtt} ms, {self.event if self.is_control else FAULTS[self.event]}"
 
     @property
     def is_control(self) -> bool:
@@ -115,51 +102,46 @@ class Control:
     """One transfer without a fault."""
 
     # Some controls need little data. Without Wi-Fi, a transfer has no cap to relax.
-    wifi: float = figure("Wi-Fi at first", unit=" Mbit/s", scale=1e-6, least=0.1)
+    wifi: float = figure("Wi-Fi before the event", unit=" Mbit/s", scale=1e-6, least=0.1)
     relaxations: int = figure("relaxations", by="most", digits=0, most=0)
 
 
-def _is_on(row: Row[Cell, Any]) -> bool:
-    return row.variant == ON
-
-
-def _is_off(row: Row[Cell, Any]) -> bool:
-    return row.variant == OFF
+def _figure(guard: str, heading: str, aim: str, **column: Any) -> Any:
+    """Return a field with an aim for the runs with the *guard* on or off."""
+    return figure(heading, aim=aim, judged=lambda row: row.variant == guard, **column)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One transfer with a fault. Times are in seconds; infinity if the event did not happen before the samples end."""
 
-    capped: float
-    """Ethernet's rate before the fault, as a multiple of its cap."""
     before: float = figure("Wi-Fi before", scale=1e-6)
     """Wi-Fi's rate before the fault, bits/s."""
-    recovered: float = figure(
-        "gets again after s", aim="recovers after", unit=" s", judged=_is_on,
+    recovered: float = _figure(
+        ON, "recovery after s", "recovery from the fault after", unit=" s",
         most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
     )  # fmt: skip
     """Seconds from the fault until the connection's rate is at least ``MIN_RECOVERY`` times :attr:`before`."""
-    during: float = figure("then", aim="without the guard gets", most=MIN_RECOVERY, judged=_is_off)
+    during: float = _figure(
+        OFF, "rate in the fault, share", "rate in the fault without the guard, share", most=MIN_RECOVERY
+    )
     """Rate of the connection from two seconds after the fault to the fault's end, as a share of :attr:`before`."""
-    in_force: float = figure(
-        "cap back after s", aim="the cap is back after", unit=" s", judged=_is_on,
+    in_force: float = _figure(
+        ON, "cap in force after s", "cap in force again after", unit=" s",
         most=of_cell(lambda cell: AFTER_SECONDS[cell.direction] - CAP_WINDOW_SECONDS - WINDOW_SECONDS),
     )  # fmt: skip
     """Seconds from the end of the fault until Ethernet stays at its cap."""
-    relaxations: int = figure("n")
+    relaxations: int = _figure(OFF, "relaxations", "relaxations without the guard", by="most", digits=0, most=0)
     """Number of times that the guard relaxed the cap."""
-    beyond: float = figure("beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_is_on)
+    excess: float = _figure(ON, "excess", "data above the cap / data that Wi-Fi lacks", most=1.1)
     """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
 
 
 def cells(chosen: Settings) -> list[Cell]:
     """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
-    return [
-        Cell(direction, rtt, event)
-        for rtt, direction in product(chosen.rtt, chosen.direction)
-        for event in (*chosen.fault, *list(CONTROLS)[: None if direction == "down" else -1])
-    ]
+    controls = {"down": CONTROLS, "up": CONTROLS[:-1]}
+    pairs = product(chosen.rtt, chosen.direction)
+    return [Cell(direction, rtt, event) for rtt, direction in pairs for event in (*chosen.fault, *controls[direction])]
 
 
 @contextmanager
@@ -178,7 +160,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
     with _start_transfer(setup) as (client, recorder):
         recorder.wait(WARM_UP_SECONDS)
         until = recorder.now
-        with (CONTROLS[cell.event] if cell.is_control else FAULTS[cell.event][1])(setup, client):
+        with _during(cell.event, setup, client):
             # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
             fault_at = recorder.now
             recorder.wait(fault_at + (FAULT_SECONDS / 2 if cell.is_control else FAULT_SECONDS))
@@ -186,7 +168,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
     samples, relaxations = recorder.samples, _relaxations(setup) - relaxations
     if cell.is_control:
         return Control(mean_rate(samples, "wlan0", WARM_UP_SECONDS / 2, WARM_UP_SECONDS), relaxations)
-    return judge(samples, fault_at, relaxations, until)
+    return judge(samples, until, fault_at, relaxations)
 
 
 @contextmanager
@@ -215,12 +197,11 @@ def _policy(guard: bool, direction: str) -> str:
     return f"{POLICY_PATHS}guard: {{enabled: {str(guard).lower()}}}\nrules: [{rule}]\n"
 
 
-def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
-    """Return a transfer's outcome. The fault began between *until* and *fault_at*; without *until*, at *fault_at*.
+def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations: int) -> Outcome:
+    """Return a transfer's outcome. The fault began between *until* and *fault_at*.
 
     Raises ValueError if there are too few samples, or if Wi-Fi carried no data before the fault.
     """
-    until = fault_at if until is None else until
     before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
         raise ValueError("no data arrived over Wi-Fi before the fault")
@@ -237,8 +218,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
         during=sum(mean_rate(samples, device, fault_at + 2, end) for device in DEVICES) / before,
         in_force=cap_at - end,
         relaxations=relaxations,
-        beyond=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
-        capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
+        excess=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
     )
 
 
@@ -256,7 +236,7 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
     cells=cells,
-    together=lambda cell: f"{cell.direction}, {cell.rtt} ms",
+    shared_bed=lambda cell: f"{cell.direction}, {cell.rtt} ms",
     variants=lambda chosen, cell: ("",) if cell.is_control else (ON, OFF),
     runs=lambda chosen, cell, arm: 1 if cell.is_control else chosen.runs,
     bed=bed,
@@ -267,18 +247,14 @@ SCENARIO = Scenario(
             (
                 RUNS,
                 *columns_of(Outcome),
-                Column("", "capped", "most", "Ethernet before, × its cap", most=1.5),
-                Column("", "before", aim="Wi-Fi before, of its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
-                Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=_is_off),
+                Column("", "before", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
             ),
             (
-                ("", lambda row: row.cell.direction),
-                ("RTT", lambda row: f"{row.cell.rtt} ms"),
-                ("Wi-Fi", lambda row: FAULTS[row.cell.event][0]),
-                ("guard", lambda row: row.variant),
+                ("", lambda row: row.cell.direction), ("RTT", lambda row: f"{row.cell.rtt} ms"),
+                ("Wi-Fi", lambda row: FAULTS[row.cell.event]), ("guard", lambda row: row.variant),
             ),
             of=lambda row: not row.cell.is_control,
         ),
         Table("Without a fault", columns_of(Control), (("control", str),), of=lambda row: row.cell.is_control),
     ),
-)
+)  # fmt: skip

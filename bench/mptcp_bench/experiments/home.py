@@ -281,7 +281,7 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl"),
     cells=lambda chosen: chosen.part,
-    together=lambda part: part == "cost",
+    shared_bed=lambda part: part == "cost",
     bed=home_bed,
     measure=measure,
     tables=(),

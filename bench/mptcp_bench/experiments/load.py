@@ -4,13 +4,12 @@
 - *joins*: how soon a joining subflow is capped, while the throttler has no other load;
 - *rate*: how many new connections per second the throttler can track, and the share of a core that it uses;
 - *held*: reload, status, memory, reaction and processor time with up to 10,000 open tunnels, and the effect of the
-  console on these figures (``load_held``).
+  console on these figures.
 
 For *joins*, a program outside the daemon measures the time from the MP_JOIN's third ACK on the wire to the first packet
 under the cap (``join_probe``). The proxy's end sends continuously, so that this packet usually follows the entry within
-a fraction of a millisecond. The client opens 200 connections one after another, and a second subflow joins each of them
-in the first round trips. Anticipation is off: with it, the entry of a connection that is expected to get a second
-subflow would exist before the join.
+a fraction of a millisecond. A second subflow joins each connection in the first round trips. Anticipation is off: with
+it, the entry of a connection that is expected to get a second subflow would exist before the join.
 
 For *rate*, a crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without
 Squid. The client closes each connection half a second later. No event is lost if the tracker opened each connection and
@@ -31,10 +30,9 @@ from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 
-from . import load_held
-from .columns import Row, Table, columns_of, figure, of_cell
+from .columns import CELL, Table, columns_of, figure, of_cell
 from .load_crowd import Crowd, Reactions, reactions, with_crowd
-from .load_held import HeldCell
+from .load_held import Held, HeldCell
 from .parameters import choices, number, parameter, several, whole
 from .scenario import Scenario
 from .setup import BACKENDS, lacking
@@ -48,9 +46,8 @@ LIFETIME_SECONDS = 0.5
 WARM_UP_SECONDS = 11.0
 """Seconds until removals keep pace with additions: an entry is removed ten seconds after its subflow ends."""
 FINISH_TIMEOUT, QUERY_INTERVAL = 30.0, 0.5
-"""Seconds within which the last entry must be removed, and seconds between two queries for this. Each query costs the
-daemon processor time."""
-# landing: at-once, because the entry of a soft cap comes up to a second later, when some connections have ended.
+"""Seconds within which the last entry must be removed, and seconds between two queries for this."""
+# The landing is at-once, because a soft cap's entry is added up to a second later, when some connections have ended.
 RATE_POLICY = """\
 version: 1
 paths:
@@ -60,27 +57,23 @@ rules:
 """
 
 
-def _has_aim(row: Row[Any, Any]) -> bool:
-    return bool(row.cell.rate <= MIN_RATE)
-
-
-def _zero_figure(heading: str, least: float | None = 0) -> Any:
-    """Return a field whose value must be 0."""
-    return figure(heading, least=least, most=0, digits=0, judged=_has_aim)
+def _figure(heading: str, **column: Any) -> Any:
+    """Return a field with an aim at rates that the throttler must be able to track."""
+    return figure(heading, **{"digits": 0, **column}, judged=lambda row: row.cell.rate <= MIN_RATE)
 
 
 @dataclass(frozen=True, slots=True)
 class RateResult:
     """How completely the throttler tracked the connections."""
 
-    rate: float = figure("opened per second", least=of_cell(lambda c: MIN_SHARE * c.rate), digits=0, judged=_has_aim)
-    joins: float = figure("joins per connection", least=MIN_SHARE, digits=3, judged=_has_aim)
-    opened_minus_actual: int = _zero_figure("opened by the tracker - by the client")
-    activated_minus_actual: int = _zero_figure("subflows activated by the tracker - by the client")
-    lost: int = _zero_figure("connections without entry, or whose entry was not removed")
-    events_lost: int = _zero_figure("path-manager events lost", None)
-    dropped: int = _zero_figure("segments dropped", None)
-    core: float = figure("share of one core", most=100, digits=1, unit=" %", judged=_has_aim)
+    rate: float = _figure("connections opened per second", least=of_cell(lambda cell: MIN_SHARE * cell.rate))
+    joins: float = _figure("joins per connection", least=MIN_SHARE, digits=3)
+    opened_minus_actual: int = _figure("connections opened by the tracker - by the client", least=0, most=0)
+    activated_minus_actual: int = _figure("subflows activated by the tracker - by the client", least=0, most=0)
+    lost: int = _figure("connections without entry, or whose entry was not removed", least=0, most=0)
+    events_lost: int = _figure("path-manager events lost", most=0)
+    dropped: int = _figure("segments dropped", most=0)
+    core: float = _figure("share of one core", most=100, digits=1, unit=" %")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +95,18 @@ class RateCell:
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
         open_at_once = round(self.rate * LIFETIME_SECONDS)
-        crowd = Crowd.start(testbed, open_at_once, rate=2 * self.rate, squid=False)
+        crowd = Crowd.start(testbed, rate=2 * self.rate, squid=False)
         mib = proxy.mib()
-        crowd.hold(open_at_once)
-        crowd.churn(self.rate)
+        crowd.keep_open(open_at_once)
+        crowd.replace_per_second(self.rate)
         time.sleep(WARM_UP_SECONDS)
         pid, client = throttler.process.pid, crowd.client
         begin, opened, processor_seconds = time.monotonic(), client.read().opened, process_seconds(pid)
         time.sleep(self.seconds)
         duration, opened = time.monotonic() - begin, client.read().opened - opened
         processor_seconds = process_seconds(pid) - processor_seconds
-        crowd.churn(0)
-        crowd.hold(0)
+        crowd.replace_per_second(0)
+        crowd.keep_open(0)
         connections = client.read().opened
         joins = added_to(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
 
@@ -137,12 +130,6 @@ class RateCell:
         )
 
 
-RATE_TABLE: Table[Any, RateResult] = Table(
-    "New connections with two subflows",
-    columns_of(RateResult),
-    of=lambda row: isinstance(row.cell, RateCell),
-    beside=True,
-)
 JOINS_POLICY = """\
 version: 1
 anticipate: false
@@ -171,12 +158,6 @@ class JoinsCell:
         return reactions(testbed, self.count)
 
 
-JOINS_TABLE: Table[Any, Reactions] = Table(
-    "Reaction: from a join's third ACK to the first packet under the cap",
-    columns_of(Reactions),
-    of=lambda row: isinstance(row.cell, JoinsCell),
-    beside=True,
-)
 PARTS = ("joins", "rate", "held")
 Cell = JoinsCell | RateCell | HeldCell
 
@@ -187,9 +168,10 @@ class Settings:
     netfilter: tuple[str, ...] = choices("netfilter adapters (parts joins and rate)", BACKENDS)
     n: tuple[int, ...] = parameter("numbers of open tunnels", "100,1000,10000", several(whole()), quick="20,200")
     rate: tuple[int, ...] = parameter("new connections per second", "250,500,750,1000", several(whole()), quick="500")
-    seconds: float = parameter("seconds for which processor time is measured", "30", number(), quick="5")
+    seconds: float = parameter(
+        "seconds for which processor time and the loop's lag are measured", "30", number(), quick="5"
+    )
     reactions: int = parameter("number of joins per measurement (half while polled)", "200", whole(4), quick="20")
-    spans: int = parameter("number of spans of 10 s for the loop's lag", "6", whole(), quick="1")
 
 
 def cells(chosen: Settings) -> list[Cell]:
@@ -197,19 +179,27 @@ def cells(chosen: Settings) -> list[Cell]:
     by_part: dict[str, list[Cell]] = {
         "joins": [JoinsCell(adapter, chosen.reactions) for adapter in adapters],
         "rate": [RateCell(adapter, rate, chosen.seconds) for adapter in adapters for rate in chosen.rate],
-        "held": [HeldCell(tunnels, chosen.seconds, chosen.reactions, chosen.spans) for tunnels in chosen.n],
+        "held": [HeldCell(tunnels, chosen.seconds, chosen.reactions) for tunnels in chosen.n],
     }
     return [cell for part in chosen.part for cell in by_part[part]]
+
+
+def _table(title: str, cell: type, measured: type) -> Table[Any, Any]:
+    return Table(title, columns_of(measured), (CELL,), of=lambda row: isinstance(row.cell, cell), transposed=True)
 
 
 SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc", "curl"),
     cells=cells,
-    lacking=lambda cell: None if isinstance(cell, HeldCell) else lacking(cell.adapter),
+    skip_reason=lambda cell: None if isinstance(cell, HeldCell) else lacking(cell.adapter),
     runs=lambda chosen, cell, variant: 1,
-    attempts=lambda cell: 1,
+    attempts=1,
     bed=lambda chosen, cells, seed: Testbed(cells[0].topology),
     measure=lambda testbed, turn: turn.cell.measure(testbed),
-    tables=[JOINS_TABLE, RATE_TABLE, load_held.TABLE],
+    tables=[
+        _table("Reaction: from a join's third ACK to the first packet under the cap", JoinsCell, Reactions),
+        _table("New connections with two subflows", RateCell, RateResult),
+        _table("Tunnels held", HeldCell, Held),
+    ],
 )

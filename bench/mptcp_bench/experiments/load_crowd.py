@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The parts of the experiment load: a crowd of thousands of slow tunnels, its policies, and the reaction to joins.
-
-The tunnels have two subflows and go through the real proxy.
+"""A crowd of thousands of slow tunnels with two subflows through the real proxy, its policies, and reactions to joins.
 
 The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
 endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
-origin. Squid has two workers, because each tunnel takes two descriptors, and a process that may not raise its limit can
-have 20,000 descriptors.
+origin. Squid has two workers, because each tunnel takes two descriptors, and many systems allow a process 20,000.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import json
 import mmap
 import re
-import resource
 import struct
 import sys
 import time
@@ -33,7 +29,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, acce
 from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
-from ..statistics import percentile
+from ..statistics import percentiles
 from .columns import figure, of_cell
 from .devices import POLICY_PATHS
 from .relay_load import build
@@ -45,13 +41,12 @@ TRICKLE = 5_000
 """Bytes per second that each tunnel carries."""
 MAX_OPEN_RATE = 300
 """Maximum number of tunnels that the client opens per second."""
-OPEN_TIMEOUT = 60.0
-"""Seconds that the client may take to open the tunnels, in addition to the time that results from the rate."""
-KILL_TIMEOUT = 60.0
-"""Seconds after SIGTERM at which a throttler is killed if it still runs."""
+OPEN_TIMEOUT, KILL_TIMEOUT = 60.0, 60.0
+"""Seconds that the client may take to open the tunnels, in addition to the time that results from the rate; seconds
+after SIGTERM at which a throttler is killed if it still runs."""
 WORKERS = 2
-MAX_DESCRIPTORS, OTHER_DESCRIPTORS = 20_000, 500
-"""Maximum number of open files of each Squid worker, and how many of them are logs, listeners and other files."""
+MAX_DESCRIPTORS = 20_000
+"""Maximum number of open files of each Squid worker. Each tunnel takes two."""
 # No limit per client address, because the crowd has one address, but thousands of phones would have an address each.
 _SQUID = f"""\
 acl crowd src 10.77.0.0/16
@@ -60,7 +55,7 @@ http_access allow crowd crowd_tunnels
 include {SQUID_CONFIG}
 client_ip_max_connections -1
 workers {WORKERS}
-max_filedescriptors {{descriptors}}
+max_filedescriptors {MAX_DESCRIPTORS}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
@@ -113,24 +108,14 @@ class Crowd:
     origin: _Member
 
     @classmethod
-    def start(
-        cls, testbed: Testbed, tunnels: int, *, rate: int = MAX_OPEN_RATE, trickle: int = TRICKLE, squid: bool = True
-    ) -> Self:
-        """Start Squid and a crowd for at most *tunnels* tunnels: *rate* opened per second, *trickle* bytes/s in each.
+    def start(cls, testbed: Testbed, *, rate: int = MAX_OPEN_RATE, trickle: int = TRICKLE, squid: bool = True) -> Self:
+        """Start Squid and a crowd that opens *rate* tunnels per second, with *trickle* bytes/s in each.
 
-        Without *squid*, the crowd's origin listens on the proxy's port and sends no data. Raises TestbedError
-        if this host allows too few open files: each worker has both ends of its tunnels.
+        Without *squid*, the crowd's origin listens on the proxy's port and sends no data.
         """
-        proxy, server, target = testbed["proxy"], None, "origin:0"
+        proxy = testbed["proxy"]
         if squid:
-            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-            allowed = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
-            if allowed < (needed := 2 * tunnels // WORKERS + OTHER_DESCRIPTORS):
-                raise TestbedError(
-                    f"{tunnels} tunnels need {needed} descriptors per process, but ulimit -Hn allows {allowed}"
-                )
-            config = proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed))
-            server = services.start_proxy(proxy, config).process
+            server = services.start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID)).process
             target = f"{testbed['origin'].service_address()}:{ORIGIN_PORT}"
             origin = _Member(testbed, testbed["origin"], "origin", ORIGIN_PORT, trickle)
         else:
@@ -139,15 +124,15 @@ class Crowd:
             reuse = ["net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000"]
             testbed[NODE].run(["sysctl", "-qw", *reuse])
             origin = _Member(testbed, proxy, "origin", PROXY_PORT, 0)
+            server, target = origin.process, "origin:0"
         client = _Member(testbed, testbed[NODE], "client", proxy.service_address(), PROXY_PORT, target, rate)
-        return cls(testbed, server or origin.process, client, origin)
+        return cls(testbed, server, client, origin)
 
     def state(self) -> State:
         """Return the whole state of the proxy's host, except Squid's processes, which change."""
         node = self.testbed["proxy"]
-        return whole_state(
-            node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]), except_for=(self.server.pid,)
-        )
+        directory = Path(services.throttler_mounts(node)["/run/mptcp-throttler"])
+        return whole_state(node, directory, except_for=(self.server.pid,))
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
         """Stop *throttler* by SIGTERM. Return what differs from the state *before*, and an exit code other than 0."""
@@ -155,7 +140,7 @@ class Crowd:
         # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
         return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
 
-    def hold(self, count: int) -> None:
+    def keep_open(self, count: int) -> None:
         """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
         before = self.client.read()
         self.client.set("wanted", count + before.ended)
@@ -166,18 +151,18 @@ class Crowd:
                 raise TestbedError(f"{now.open} of {count} tunnels are open: {now}{self.server.tail()}")
             time.sleep(0.05)
 
-    def churn(self, rate: int) -> None:
+    def replace_per_second(self, rate: int) -> None:
         """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
         self.client.set("churn", rate)
 
-    def joined(self, count: int, within: float = 10.0) -> int:
+    def wait_for_joins(self, count: int, within: float = 10.0) -> int:
         """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
         deadline = time.monotonic() + within
-        while (number := len(two_subflows(self.listing()))) < count and time.monotonic() < deadline:
+        while (number := len(two_subflows(self.list_subflows()))) < count and time.monotonic() < deadline:
             time.sleep(0.5)
         return number
 
-    def listing(self) -> str:
+    def list_subflows(self) -> str:
         """Return ss(8)'s list of the established subflows to the proxy."""
         argv = ["ss", "-tinH", "state", "established", "sport", "=", f":{PROXY_PORT}"]
         return self.testbed["proxy"].run(argv, timeout=60).stdout
@@ -215,9 +200,7 @@ CAP = 1_000_000_000
 """Cap of the crowd in bits/s. It is never reached: 10,000 slow tunnels need less than half of this rate."""
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
-_PATHS = POLICY_PATHS + "".join(
-    f"  {path}: {{clients: [{prefix}0/24]}}\n" for path, prefix in zip(("first", "second"), ADDRESSES, strict=True)
-)
+_PATHS = f"{POLICY_PATHS}  first: {{clients: [{ADDRESSES[0]}0/24]}}\n  second: {{clients: [{ADDRESSES[1]}0/24]}}\n"
 UNCAPPED = f"{_PATHS}rules: []\n"
 _CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
 CAPPED = f"{_PATHS}rules:\n{_CROWD}"
@@ -243,8 +226,6 @@ def start_with(proxy: LiveNode, policy: str) -> Throttler:
     return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))
 
 
-LISTEN_TIMEOUT = 60.0
-"""Seconds within which the probe must listen. On a busy machine its start takes more than ten seconds."""
 MAX_P99_MS = 5.0
 """Maximum of the reaction's 99th percentile, in milliseconds."""
 _JOIN_COUNT = of_cell(lambda cell: cell.count)
@@ -254,22 +235,12 @@ _JOIN_COUNT = of_cell(lambda cell: cell.count)
 class Reactions:
     """The reactions to many joins: numbers of connections, and delays in milliseconds."""
 
-    joined: int = figure("connections that were joined", least=_JOIN_COUNT, digits=0)
-    capped: int = figure("of these, capped afterwards", least=_JOIN_COUNT, digits=0)
-    capped_before: int = figure("of these, capped before", most=0, digits=0)
+    joined: int = figure("joined connections", least=_JOIN_COUNT, digits=0)
+    capped: int = figure("joined connections, capped after the join", least=_JOIN_COUNT, digits=0)
+    capped_before: int = figure("joined connections, capped before the join", most=0, digits=0)
     median: float = figure("median ms")
     p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
     greatest: float = figure("greatest ms")
-
-    @classmethod
-    def of(cls, delays: Sequence[float]) -> Self:
-        """Summarise the delays of ``join_probe``. The delay of a join without a cap is infinity."""
-        return cls(
-            len(delays),
-            sum(0 <= delay < inf for delay in delays),
-            sum(delay < 0 for delay in delays),
-            *(percentile(delays, percent, default=inf) for percent in (50, 99, 100)),
-        )
 
 
 def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
@@ -280,9 +251,12 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
     probe = proxy.popen([*program, "probe", str(port), str(count), client.address("eth0"), str(output)], name="probe")
     # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
-        listening = "the probe listens"
-        wait_until(lambda: accepts(proxy, address, port), listening, process=probe, timeout=LISTEN_TIMEOUT)
+        # On a busy machine the probe's start takes more than ten seconds.
+        wait_until(lambda: accepts(proxy, address, port), "the probe listens", process=probe, timeout=60)
         client.run([*program, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
         if probe.wait(60) != 0:
             raise TestbedError(f"the probe failed{probe.tail()}")
-    return Reactions.of(json.loads(output.read_text()))
+    # The delay of a join without a cap is infinity.
+    delays = json.loads(output.read_text())
+    capped, before = sum(0 <= delay < inf for delay in delays), sum(delay < 0 for delay in delays)
+    return Reactions(len(delays), capped, before, *percentiles(delays, (50, 99, 100), default=inf))

@@ -1,25 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler under the load of thousands of slow tunnels with two subflows through the real Squid.
 
-For each number of tunnels, in a separate testbed, the experiment measures the reload that caps every tunnel, the
-longest lag of the event loop, ``status``, processor time with and without caps, the reaction to joins of other
-connections (on another port), memory, and the time to stop after SIGTERM during a reload. Before the stop, ten browsers
-have the console's page open and a scraper polls its metrics: the event loop's lag is compared with the lag without the
-console.
+For each number of tunnels, the experiment measures the reload that caps every tunnel, the longest lag of the event
+loop, ``status``, processor time with and without caps, the reaction to joins of other connections (on another port),
+memory, and the time to stop after SIGTERM during a reload. Before the stop, ten browsers have the console's page open
+and a scraper polls its metrics: the event loop's lag is compared with the lag without the console.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mptcp_common.status_client import ask, ask_text
 from mptcp_lab.agent.pacing import Paced
@@ -29,8 +27,8 @@ from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import PROXY_PORT, Throttler, program, wait_until
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from ..statistics import median
-from .columns import Column, Row, Table, columns_of, figure, of_cell
+from ..statistics import fmean, median
+from .columns import Row, figure, of_cell
 from .load_crowd import (
     CAPPED,
     FULL,
@@ -54,9 +52,8 @@ MIN_RSS_MB = 5.0
 MAX_REACTION_RATIO = 2.0
 """Maximum of the reaction's 99th percentile with tunnels, divided by the 99th percentile without tunnels."""
 MAX_LAG_RATIO, LAG_ALLOWANCE_SECONDS = 1.25, 0.005
-"""The event loop's longest lag with a console may be this factor times the lag without a console, plus these seconds.
-Each query makes the throttler fork, which takes 8 ms with 10,000 connections; the seconds allow for a fork at the same
-time as other work."""
+"""The event loop's longest lag with a console may be this factor times the lag without a console, plus these seconds,
+which allow for a fork at the same time as other work."""
 SETTLE_SECONDS = 3.0
 """Seconds to wait after a change before processor time is measured."""
 RELOAD_TIMEOUT, ANSWER_TIMEOUT = 120.0, 60.0
@@ -68,60 +65,63 @@ SPAN_SECONDS = 10.0
 BROWSERS, SCRAPES = 10, 2
 """Number of browsers that have the console's page open, and number of scrapes in each span."""
 CONSOLE_PORT = 8610
-NOBODY, STATUS_GROUP = 65534, 54321
-"""User and group of the console. An unused group replaces the throttler's group."""
 _TUNNEL_COUNT, _JOIN_COUNT = of_cell(lambda cell: cell.tunnels), of_cell(lambda cell: cell.joins)
+
+
+def _max_reaction(row: Row[HeldCell, Held]) -> float:
+    return MAX_REACTION_RATIO * fmean(row.values("p99_without"))
+
+
+def _max_lag(row: Row[HeldCell, Held]) -> float:
+    return MAX_LAG_RATIO * fmean(row.values("lag_without")) + LAG_ALLOWANCE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """Measurements while tunnels are open. Times are in seconds, reactions in ms; infinity if they did not end."""
 
-    remnants: tuple[str, ...]
-    """Kernel state that differs after the stop from the state before the start, and an exit code other than 0."""
     two_subflows: int = figure("tunnels with two subflows", least=_TUNNEL_COUNT, digits=0)
     in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
-    ended: int = figure("tunnels that ended", most=0, digits=0)
-    # With fewer bytes, some tunnels carried no data, and the other figures would prove nothing.
-    received: float = figure("received under caps, share of expected", least=0.95)
-    reload: float = figure("reload, to the last set entry", unit=" s", most=5.0)
-    released: float = figure("reload, until no entry is left", unit=" s", most=5.0)
-    lag: float = figure("longest event loop lag", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
+    ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
+    received: float = figure("bytes received under caps / expected bytes", least=0.95)
+    reload: float = figure("time from a reload to the last set entry", unit=" s", most=5.0)
+    released: float = figure("time from a reload until the set is empty", unit=" s", most=5.0)
+    lag: float = figure("longest lag of the event loop", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
     command: float = figure("status --json, median", unit=" s", most=0.5, digits=3)
-    busy: float = figure("cores: caps, guard, budgets", most=0.25, digits=3)
-    idle: float = figure("cores: nothing capped", most=0.05, digits=3)
+    busy: float = figure("cores used with caps, guard and budgets", most=0.25, digits=3)
+    idle: float = figure("cores used without caps", most=0.05, digits=3)
     joins_without: int = figure("reactions without tunnels", least=_JOIN_COUNT, digits=0)
     p99_without: float = figure("reaction without tunnels, p99", unit=" ms", most=MAX_P99_MS)
     joins: int = figure("reactions with tunnels", least=_JOIN_COUNT, digits=0)
-    median: float = figure("reaction with tunnels, median", unit=" ms")
-    p99: float = figure("reaction with tunnels, p99", unit=" ms")
+    p99: float = figure("reaction with tunnels, p99", unit=" ms", most=_max_reaction)
     joins_polled: int = figure("reactions while polled", least=of_cell(lambda cell: cell.joins // 2), digits=0)
-    p99_polled: float = figure("reaction while polled, p99", unit=" ms")
-    resident: float = figure("RSS", unit=" MB", least=MIN_RSS_MB, most=150, digits=1)
-    lag_without: float = figure("loop lag without a console", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
-    lag_with: float = figure("loop lag with a console", unit=" s", least=1e-9, digits=3)
+    p99_polled: float = figure("reaction while polled, p99", unit=" ms", most=_max_reaction)
+    resident: float = figure("throttler's memory", unit=" MB", least=MIN_RSS_MB, most=150, digits=1)
+    lag_without: float = figure("lag of the event loop without a console", unit=" s", least=1e-9, digits=3)
+    lag_with: float = figure("lag of the event loop with a console", unit=" s", least=1e-9, most=_max_lag, digits=3)
     # docs/metrics.md allows a scrape_timeout of 2 s.
-    scrape: float = figure("console: scrape, slowest", unit=" s", most=2.0)
-    console: float = figure("console: RSS", unit=" MB", least=MIN_RSS_MB, most=100, digits=1)
-    stop: float = figure("SIGTERM during a reload, to the exit", unit=" s", most=3.0)
+    scrape: float = figure("slowest scrape of the console", unit=" s", most=2.0)
+    console: float = figure("console's memory", unit=" MB", least=MIN_RSS_MB, most=100, digits=1)
+    stop: float = figure("time from SIGTERM during a reload to the exit", unit=" s", most=3.0)
+    remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
+    """Kernel state that differs after the stop from the state before the start, and an exit code other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCell:
-    """A number of open *tunnels*, with windows of *seconds*, *joins* joins, and *spans* of ten seconds for the lag."""
+    """A number of open *tunnels*. Processor time is measured for *seconds*, the reaction with *joins* joins."""
 
     topology: ClassVar[Topology] = with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))
     tunnels: int
     seconds: float
     joins: int
-    spans: int
 
     def __str__(self) -> str:
         return f"{self.tunnels:,} held"
 
     def measure(self, testbed: Testbed) -> Held:
         """Measure all figures, first without tunnels. Raises TestbedError if the throttler or the console fails."""
-        node, crowd, tunnels = testbed["proxy"], Crowd.start(testbed, self.tunnels), self.tunnels
+        node, crowd, tunnels = testbed["proxy"], Crowd.start(testbed), self.tunnels
         before = crowd.state()
         # A throttler can pace only subflows that were accepted while it ran, so start it before the tunnels.
         throttler = start_with(node, FULL)
@@ -133,8 +133,8 @@ class HeldCell:
 
         without = reactions(testbed, self.joins, PROBE_PORT)
         load(UNCAPPED)
-        crowd.hold(tunnels)
-        two_subflows = crowd.joined(tunnels)
+        crowd.keep_open(tunnels)
+        two_subflows = crowd.wait_for_joins(tunnels)
         time.sleep(SETTLE_SECONDS)
         idle, _ = self._usage(crowd, pid)
         load(CAPPED)
@@ -174,13 +174,13 @@ class HeldCell:
         throttler.process.stop(KILL_TIMEOUT)
         stop = time.monotonic() - begin
         return Held(
-            crowd.remnants(before, throttler),
             two_subflows=two_subflows, in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
             received=received, reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
             command=command, busy=busy, idle=idle, joins_without=without.capped, p99_without=without.p99,
-            joins=with_tunnels.capped, median=with_tunnels.median, p99=with_tunnels.p99, joins_polled=polled.capped,
+            joins=with_tunnels.capped, p99=with_tunnels.p99, joins_polled=polled.capped,
             p99_polled=polled.p99, resident=resident, lag_without=lag_without, lag_with=lag_with, scrape=max(scrapes),
             console=console_resident, stop=stop,
+            remnants=crowd.remnants(before, throttler),
         )  # fmt: skip
 
     def _usage(self, crowd: Crowd, pid: int) -> tuple[float, float]:
@@ -193,9 +193,9 @@ class HeldCell:
         return (tree_seconds(pid) - processor_seconds) / span, received
 
     def _longest_lag(self, throttler: Throttler, work: Callable[[], None] = lambda: None) -> float:
-        """Return the event loop's longest lag in some spans; call *work* ``SCRAPES`` times in each."""
+        """Return the event loop's longest lag in the cell's seconds; call *work* ``SCRAPES`` times in each span."""
         longest = 0.0
-        for _ in range(self.spans):
+        for _ in range(math.ceil(self.seconds / SPAN_SECONDS)):
             for _ in range(SCRAPES):
                 work()
                 time.sleep(SPAN_SECONDS / SCRAPES)
@@ -222,24 +222,18 @@ def _reload_seconds(node: LiveNode, minimum: int) -> float:
 def _status_seconds(node: LiveNode, throttler: Throttler) -> float:
     """Return the seconds that ``mptcp-throttler status --json`` takes."""
     argv = throttler.command("status", "--json", "--socket", str(throttler.socket))
-    # Remove a developer's setting that operators do not have. It would make Python compile its modules each time.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin = time.monotonic()
-    json.loads(node.run(argv, env=environment).stdout)
+    json.loads(node.run(argv).stdout)
     return time.monotonic() - begin
 
 
 @contextmanager
 def _console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Process]:
-    """Run the console as its systemd unit would (as nobody, with low priority), and browsers that open its page."""
-    os.chown(throttler.socket, 0, STATUS_GROUP)
-    for directory in (node.directory, throttler.socket.parent):
-        directory.chmod(0o755)
+    """Run the console with the low priority of its systemd unit, and browsers that open its page."""
     text = f"listen: 127.0.0.1:{CONSOLE_PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n"
     config = node.write("console.yaml", text)
-    rights = [f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
-    prefix = ["nice", "-n", "10", "prlimit", "--nofile=1024", "setpriv", *rights, "--bounding-set=-all"]
-    process = node.popen([*prefix, program("mptcp-console"), "run", "--config", str(config)], name="console")
+    argv = ["nice", "-n", "10", program("mptcp-console"), "run", "--config", str(config)]
+    process = node.popen(argv, name="console")
     with ExitStack() as stack:
         stack.callback(process.stop)
         wait_until(lambda: "serving http" in process.output(), "the console serves", timeout=60, process=process)
@@ -256,29 +250,3 @@ def _scrape_seconds(node: LiveNode, tunnels: int) -> float:
     text = node.run(["curl", "-sf", "-m", "20", "-w", "%{time_total}", url]).stdout
     metrics, _, seconds = text.rpartition("\n")
     return float(seconds) if f"\nmptcp_throttler_connections {tunnels}.0\n" in metrics else math.inf
-
-
-def _ratio(heading: str, name: str) -> Column[HeldCell, Held]:
-    def values(row: Row[HeldCell, Held]) -> list[float]:
-        return [getattr(each, name) / each.p99_without for each in row.measured]
-
-    return Column(heading, values, most=MAX_REACTION_RATIO)
-
-
-TABLE: Table[Any, Held] = Table(
-    "Tunnels held",
-    [
-        *columns_of(Held),
-        _ratio("reaction with tunnels, p99, × without", "p99"),
-        _ratio("reaction while polled, p99, × without", "p99_polled"),
-        Column(
-            f"loop lag with a console, beyond {MAX_LAG_RATIO} × without",
-            lambda row: [each.lag_with - MAX_LAG_RATIO * each.lag_without for each in row.measured],
-            unit=" s", most=LAG_ALLOWANCE_SECONDS, digits=3,
-        ),
-        Column("remnants after SIGTERM", lambda row: [len(each.remnants) for each in row.measured], most=0, digits=0),
-    ],
-    labels=[("held", lambda row: str(row.cell))],
-    of=lambda row: isinstance(row.cell, HeldCell),
-    beside=True,
-)  # fmt: skip

@@ -199,7 +199,7 @@ Boxed = Row[str, Download]
 
 def at_all_places(value: Callable[[Download], float], places: Iterable[str] = PLACES) -> Callable[[Boxed], list[float]]:
     """Return a function that returns *value* of the downloads at *places*; NaN for downloads without looks."""
-    return lambda row: [value(each) if each.looks else math.nan for place in places for each in row.beside(place)]
+    return lambda row: [value(each) if each.looks else math.nan for place in places for each in row.other_runs(place)]
 
 
 def _changed(row: Boxed) -> list[float]:
@@ -212,7 +212,7 @@ def _place(name: str) -> Column[str, Download]:
     """Return the column with the result for the connection with the middlebox at one place."""
 
     def text(row: Boxed) -> str:
-        return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.beside(name)) or "void"
+        return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.other_runs(name)) or "void"
 
     return Column(name, lambda row: [], text=text)
 
@@ -246,6 +246,6 @@ SCENARIO = Scenario(
     bed=middlebox_bed,
     measure=download,
     tables=(TABLE,),
-    together=lambda behaviour: "middleboxes",
+    shared_bed=lambda behaviour: "middleboxes",
     name=lambda row: row.cell,
 )

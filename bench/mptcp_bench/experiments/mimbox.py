@@ -44,7 +44,7 @@ from ..wire.workload import measure as measure_exchanges
 from . import mimbox_judging as judging
 from .claims import FEWEST
 from .columns import Column, Table, Turn
-from .drawing import drawn
+from .drawing import draw_panels
 from .findings import Picture
 from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
 from .parameters import number, parameter, several, whole, words
@@ -238,7 +238,7 @@ def figure(
 
     def pictures(results: MimboxResults) -> list[Picture]:
         drawings = [partial(panel, results) for panel in (curves.draw, *panels)]
-        draw = partial(drawn, title=titles[0], subtitle=titles[1], panels=drawings)
+        draw = partial(draw_panels, title=titles[0], subtitle=titles[1], panels=drawings)
         return [Picture(name, draw)] if results.runs else []
 
     return Scenario(
@@ -249,9 +249,9 @@ def figure(
         measure=measure,
         tables=(curves, *tables),
         parts=lambda cell: cell.tasks,
-        drawn=True,
-        together=lambda cell: "mimbox",
-        lacking=lacking,
+        shuffled=True,
+        shared_bed=lambda cell: "mimbox",
+        skip_reason=lacking,
         verdicts=verdicts(claims, aims),
         pictures=pictures,
     )
@@ -437,8 +437,8 @@ DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
             ),
         ),
     ),
-    drawn=True,
-    together=lambda cell: "mimbox",
-    lacking=lacking,
+    shuffled=True,
+    shared_bed=lambda cell: "mimbox",
+    skip_reason=lacking,
     verdicts=verdicts(judging.delay_claims, lambda results: ()),
 )

@@ -6,9 +6,9 @@ is loaded (SIGHUP), alternately with ``landing: at-once`` and ``landing: soft``;
 docs/soft-start.md has the results.
 
 Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
-BBR slows each path down for 0.2 s every ten seconds (PROBE_RTT). A download begins shortly before the onset, so
-that the first such dip comes after the last window. An upload is watched for 20 s, until the client's backlog has
-drained. This includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
+BBR slows each path down for 0.2 s every ten seconds (PROBE_RTT). A download begins shortly before the onset, so that
+the first such dip comes after the last window. An upload is watched for 20 s, until the client's backlog has drained.
+This includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import lacking_here, select
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates, windows
-from mptcp_lab.testbed.services import PROXY_PORT, wait_until
+from mptcp_lab.testbed.services import wait_until
 
 from .. import style
 from ..statistics import of_median
-from .columns import CELL, RUNS, VARIANT, Column, Results, Row, Table, Turn, columns_of, figure, for_pictures, of_cell
+from .columns import CELL, RUNS, VARIANT, Results, Table, Turn, columns_of, figure, for_pictures, of_cell
 from .devices import DEVICES, payload_share, policy
-from .drawing import drawn
+from .drawing import draw_panels
 from .findings import Picture
 from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
-from .two_paths import two_paths, upload_recorder
+from .two_paths import client_ends, two_paths, upload_recorder
 
 WIFI_RATE = 30
 """Rate of the uncapped path in Mbit/s."""
@@ -62,24 +62,22 @@ class Windows:
     """Start and end of the period in which both paths must be in the steady state."""
     in_force: float
     """Latest moment at which the capped path must respect its cap."""
-    dips: float = 0.0
-    """Seconds before *settled* for which BBR itself may stall a path."""
 
 
 WINDOWS = {
     "down": Windows(settled=3.0, steady=(3.0, 5.5), in_force=1.0),
     # An upload is watched as a whole, because the client's backlog may stall the other path long after the cap.
-    "up": Windows(settled=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4),
+    "up": Windows(settled=20.0, steady=(15.0, 20.0), in_force=15.0),
 }
 
 
 def _cap(text: str) -> tuple[int, int]:
     """Return rate and cap in *text*, such as ``100-5``."""
-    rate, _, cap = text.partition("-")
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
     # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
-    if not re.fullmatch(r"[0-9]{1,5}-[0-9]{1,5}", text) or not 0 < int(cap) < int(rate):
+    if found is None or not 0 < int(found[2]) < int(found[1]):
         raise ValueError("allowed are a path's rate and a lower cap in Mbit/s, such as 100-5")
-    return int(rate), int(cap)
+    return int(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +112,9 @@ class Cell:
         return WINDOWS[self.direction]
 
     @property
-    def dips(self) -> float:
-        """Seconds for which the congestion control itself may stall a path."""
-        return self.windows.dips if self.control == "bbr" else 0.0
+    def max_stall(self) -> float:
+        """Maximum seconds for which the other path stalls, including the dips of BBR in an upload."""
+        return 0.5 if self.control == "bbr" and self.direction == "up" else 0.1
 
 
 @contextmanager
@@ -132,77 +130,52 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
     cell, down, share = turn.cell, turn.cell.direction == "down", payload_share(4, multipath=True)
+    addresses = [setup.client.address(name) for name in DEVICES]
     setup.load(policy("[]"))
-    wait_until(lambda: not _rtts(setup, down), "the last transfer's subflows are closed", timeout=30)
+    closed = "the last transfer's subflows are closed"
+    wait_until(lambda: not client_ends(setup.proxy, addresses), closed, timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client, share) as recorder,
     ):
         recorder.wait(ONSET_AFTER)
-        if len(_rtts(setup, down)) != 2:
+        if len(client_ends(setup.proxy, addresses)) != 2:
             raise TestbedError("the transfer does not have two subflows")
         onset = recorder.now
         throttle = f"{{rate: {cell.ethernet[1]} Mbit/s, landing: {turn.variant}}}"
-        rule = f"name: cap, paths: [ethernet], direction: {cell.direction}, throttle: {throttle}"
-        setup.load(policy(f"[{{{rule}}}]"))
-        end = onset + cell.windows.steady[1]
-        recorder.wait(end - 0.5)
-        rtt = _rtts(setup, down).get("10.77.1.", 0.0)
-        recorder.wait(end + EXTRA_SECONDS)
-    return judge(recorder.samples, cell, onset, rtt)
+        setup.load(policy(f"[{{name: cap, paths: [ethernet], direction: {cell.direction}, throttle: {throttle}}}]"))
+        recorder.wait(onset + cell.windows.steady[1] + EXTRA_SECONDS)
+    return judge(recorder.samples, cell, onset)
 
 
-def _rtts(setup: Setup, down: bool) -> dict[str, float]:
-    """Return the sender's smoothed RTT in seconds of each established subflow, by the client's network."""
-    sender, port = (setup.proxy, "sport") if down else (setup.client, "dport")
-    listing = sender.run(["ss", "-tinH", "state", "established", port, "=", f":{PROXY_PORT}"]).stdout
-    by_network = {}
-    for line in listing.replace("\n\t", " ").splitlines():
-        rtt = re.search(r"\brtt:([\d.]+)", line)
-        address = re.search(rf"10\.77\.[12]\.(?=\d+(?:%\w+)?\]?:(?!{PROXY_PORT}))", line)
-        if rtt and address:
-            by_network[address[0]] = float(rtt[1]) / 1e3
-    return by_network
-
-
-def _soft(row: Row[Cell, Any]) -> bool:
-    return row.variant == "soft"
-
-
-_judged = partial(figure, judged=_soft)
+_figure = partial(figure, judged=lambda row: row.variant == "soft")
+"""Returns a field with an aim for soft caps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The judged values of one run. Shares are relative to the other path's rate before the onset."""
 
-    uncapped: float
-    """Rate of the capped path before the onset, as a multiple of the cap."""
     onset: float
-    kept: float = _judged("kept", least=0.95)
+    kept: float = _figure("kept", aim="rate kept by the other path, share", least=0.95)
     """Share of its rate that the other path kept until the end of :attr:`Windows.settled`."""
-    worst: float = _judged("worst", aim="worst sample", least=of_cell(lambda cell: None if cell.dips else STALL_SHARE))
-    stalled: float = _judged("stalled s", aim="stalled", unit=" s", most=of_cell(lambda cell: 0.1 + cell.dips))
-    in_force: float = _judged(
-        "in force s", aim="in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)
+    stalled: float = _figure(
+        "stalled s", aim="stall of the other path", unit=" s", most=of_cell(lambda cell: cell.max_stall)
+    )
+    in_force: float = _figure(
+        "in force s", aim="cap in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)
     )
     """Seconds from the onset until the capped path exceeds its cap by at most ``MAX_DEVIATION``; infinity if this never
     happens."""
-    off: float = _judged("off", aim="deviation from the cap after that", digits=3, most=MAX_DEVIATION)
+    deviation: float = _figure("deviation", aim="deviation from the cap in force", digits=3, most=MAX_DEVIATION)
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
-    steady: float = _judged("steady", aim="steady state", digits=3, least=0.98)
+    steady: float = _figure("steady", aim="rate of both paths in the steady state, share", digits=3, least=0.98)
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
-    # The cap may add 0.1 s to the RTT. An RTT below the configured RTT shows that the path was not emulated.
-    rtt: float = _judged(
-        "RTT ms", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda cell: 0.9 * cell.rtts[0]),
-        most=of_cell(lambda cell: cell.rtts[0] + 100),
-    )  # fmt: skip
-    """Smoothed RTT of the capped subflow in the steady state, in seconds."""
     samples: tuple[Sample, ...] = for_pictures()
 
 
-def judge(samples: Sequence[Sample], cell: Cell, onset: float, rtt: float) -> Outcome:
-    """Judge a transfer whose cap began at *onset*, with the capped subflow's smoothed *rtt* in seconds.
+def judge(samples: Sequence[Sample], cell: Cell, onset: float) -> Outcome:
+    """Judge a transfer whose cap began at *onset*.
 
     Raises ValueError if there are too few samples, or if the other path carried no data before the onset.
     """
@@ -211,20 +184,20 @@ def judge(samples: Sequence[Sample], cell: Cell, onset: float, rtt: float) -> Ou
     if before <= 0:
         raise ValueError("no data arrived over the other path before the cap")
     watched = [sample for sample in samples if onset <= sample.time <= onset + periods.settled]
-    shares = [(rate.time - onset, rate.bits[OTHER] / before) for rate in rates(watched)]
-    begins = [sample.time - onset for sample in watched]
-    stalls = [(begin, end) for begin, (end, share) in zip(begins, shares, strict=False) if share < STALL_SHARE]
+    begins = [sample.time for sample in watched]
+    stalls = [
+        rate.time - begin
+        for begin, rate in zip(begins, rates(watched), strict=False)
+        if rate.bits[OTHER] < STALL_SHARE * before
+    ]
     seconds = windows(samples, (CAPPED,), 1.0, onset)
     begin, end = (onset + each for each in periods.steady)
     return Outcome(
         kept=mean_rate(samples, OTHER, onset, onset + periods.settled) / before,
-        worst=min(share for _, share in shares),
-        stalled=sum(end - begin for begin, end in stalls),
+        stalled=sum(stalls),
         in_force=next((start - onset for start, rate in seconds if rate <= cap * (1 + MAX_DEVIATION)), inf),
-        off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
+        deviation=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
         steady=sum(mean_rate(samples, path, begin, end) for path in DEVICES) / (cap + WIFI_RATE * 1e6),
-        rtt=rtt,
-        uncapped=mean_rate(samples, CAPPED, onset - EARLIER_SECONDS, onset) / cap,
         onset=onset,
         samples=tuple(samples),
     )
@@ -236,11 +209,8 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
     if cell is None:
         return []
     panels = [partial(_draw_panel, cell, results.of(cell, variant), title) for variant, title in TITLES.items()]
-    return [
-        Picture("onset", lambda target: drawn(
-            target, "The onset of a cap", f"{cell}; one transfer through the proxy", panels
-        ))
-    ]  # fmt: skip
+    subtitle = f"{cell}; one transfer through the proxy"
+    return [Picture("onset", lambda target: draw_panels(target, "The onset of a cap", subtitle, panels))]
 
 
 def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) -> None:
@@ -260,22 +230,12 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize"),
     cells=lambda chosen: [Cell(*each) for each in product(chosen.cc, chosen.rtt, chosen.cap, chosen.direction)],
-    lacking=lambda cell: lacking_here(cell.control),
+    skip_reason=lambda cell: lacking_here(cell.control),
     variants=lambda chosen, cell: chosen.variant,
     bed=bed,
     measure=measure,
     tables=(
-        Table(
-            "A cap falls: what the other path keeps",
-            # With a lower rate, the link would limit the capped path instead of the cap.
-            (
-                RUNS,
-                *columns_of(Outcome),
-                Column("", "uncapped", aim="capped path before, × its cap", least=3, judged=_soft),
-            ),
-            (CELL, ("cap", VARIANT[1])),
-        ),
+        Table("A new cap: rate that the other path keeps", (RUNS, *columns_of(Outcome)), (CELL, ("cap", VARIANT[1]))),
     ),
-    counted=lambda row: "runs" if _soft(row) else "",
     pictures=pictures,
 )

@@ -2,38 +2,37 @@
 """Bytes in excess of a cap: our throttler, a poller of counters and a static class, for a client's transfers.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
-the throttler has never seen makes a transfer of 42 s. The variants alternate, three times each: no policy; our cap; our
-budget, which is used up when the transfer begins; a static class for the client's address on Ethernet, set before the
-transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of the interface towards
-the client. At the first reading that shows a megabyte, the poller sets the same class. Its overshoot is proportional to
-the time until that reading. A transfer may begin at any moment of the poller's period. Here its first reading comes
-after half a period, which gives the mean overshoot.
+the throttler has never seen makes a transfer of 42 s. The variants are: no policy; our cap; our budget, which is used
+up when the transfer begins; a static class for the client's address on Ethernet, set before the transfer; and a poller,
+like quota tools on routers. Every 30 s the poller reads the counter of the interface towards the client. At the first
+reading that shows a megabyte, the poller sets the same class. A transfer may begin at any moment of the poller's
+period. Here its first reading comes after half a period, which gives the mean overshoot.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
-from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command
+from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, wait_until
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from ..statistics import fmean
 from .aims import Aim
-from .columns import RUNS, Column, Results, Row, Table, Turn, columns_of, figure
+from .columns import RUNS, Column, Results, Table, Turn, columns_of, figure
 from .devices import DEVICES
-from .pages import Bed, IpRecorder
-from .pages_judging import Octets
-from .parameters import choices, parameter, whole
+from .pages import Bed, ip_recorder, octets_at
+from .parameters import parameter, whole
 from .scenario import Scenario
 from .two_paths import two_paths
 
@@ -44,7 +43,7 @@ RULES = {"ours": _THROTTLE, "budget": f"budget: {{period: month, steps: [{{after
 """Our throttler's rule in two of the variants."""
 TITLES = {
     "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
-    "poller": "poller, of the mean phase",
+    "poller": "poller, first reading after half a period",
 }  # fmt: skip
 CAPPED_FROM_THE_START = (*RULES, "static")
 POLL_SECONDS = 30.0
@@ -54,56 +53,36 @@ ALLOWED_BYTES = 1_000_000
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 MAX_BURST = class_spec(1, Throttle(rate=CAP * 1_000_000)).burst + FIRST_WINDOW
-"""Maximum bytes beyond ``MAX_RATIO`` × cap × time: one burst of a class with the cap's rate, and an initial window."""
+"""Maximum of the excess over ``MAX_RATIO`` × cap × time: a burst of the class, and an initial window."""
 CAPPED, OTHER = DEVICES
 MAX_RATIO = 1.05
 """Maximum of a capped rate, as a multiple of the cap."""
 SLOW_START_SECONDS = 3.0
 """Seconds that both paths need to reach their full rate."""
-MAX_LEAD_SECONDS, MAX_SECONDS_ABOVE = 1.0, 1.0
-"""Maximum lead of a transfer over the cap, in seconds of the cap's rate, and maximum seconds above the cap."""
-WINDOW_SECONDS = 1.0
-"""Length of the windows over which a rate is measured."""
 MIN_UNCAPPED_RATIO = 3.0
 """Minimum rate of the path without a cap, as a multiple of the cap. With a lower rate, the cap would have no effect."""
 MIN_OVERSHOOT = 1500
 """Minimum overshoot in bytes that is assumed for our throttler, because a ratio to zero has no meaning."""
 
 
-def _judged(row: Row[str, Outcome]) -> bool:
-    return row.cell in CAPPED_FROM_THE_START
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The judged values of one transfer."""
+    """The judged values of one transfer. Full speed begins ``SLOW_START_SECONDS`` after the first packet."""
 
     rate: float
-    """Rate of the capped path in bits/s, from ``SLOW_START_SECONDS`` to the end."""
+    """Rate of the capped path in bits/s, from full speed on."""
     excess: float
     """Maximum bytes by which the transfer was ahead of ``MAX_RATIO`` × cap × time."""
     mean: float = figure("× cap")
     """Mean rate of the capped path, as a multiple of the cap."""
-    ahead: float = figure("beyond cap × time, kB", by="most", scale=1e-3, digits=0)
+    ahead: float = figure("kB in excess of cap × time", by="most", scale=1e-3, digits=0)
     """Maximum bytes by which the transfer was ahead of cap × time."""
-    above: float = figure(
-        "above the cap, s",
-        by="most",
-        digits=1,
-        aim="above the cap for",
-        unit=" s",
-        most=MAX_SECONDS_ABOVE,
-        judged=_judged,
-    )
-    """Seconds until the rate stays below ``MAX_RATIO`` × cap in every window; infinity if the last window exceeds this
-    rate."""
     other: float = figure("other, Mbit/s", scale=1e-6, digits=1)
-    """Rate of the other path in bits/s, over the same time."""
+    """Rate of the other path in bits/s, from full speed on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    variant: tuple[str, ...] = choices("variants", TITLES)
     runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
 
 
@@ -131,25 +110,22 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     with ExitStack() as stack:
         if variant == "static":
             stack.enter_context(capped)
-        recorder = stack.enter_context(IpRecorder(bed.client, DEVICES))
+        recorder = stack.enter_context(ip_recorder(bed.client))
         process = stack.enter_context(bed.client.running(mptcp_command(argv)))
-        while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-            if not process.running or recorder.now > TRANSFER_SECONDS:
-                raise TestbedError(f"no data arrived over {CAPPED}{process.tail()}")
-            time.sleep(0.01)
+        initial = recorder.samples[0].octets[CAPPED]
+        arrived = f"data arrives over {CAPPED}"
+        wait_until(lambda: recorder.samples[-1].octets[CAPPED] > initial + FIRST_WINDOW, arrived, process=process)
         begin = _first_packet(recorder.samples)
         if variant == "poller":
             recorder.wait(begin + POLL_SECONDS / 2)
             if router.interface_bytes("lan").sent - before > ALLOWED_BYTES:
                 stack.enter_context(capped)
         recorder.wait(begin + TRANSFER_SECONDS)
-        end = recorder.now
         if not process.running:
             raise TestbedError(f"the transfer ended early with {process.returncode}{process.tail()}")
-    complaint = Protocol.of(*added.read()).complaint(multipath=True)
-    if complaint is not None:
+    if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
         raise TestbedError(complaint)
-    return judge(recorder.samples, end)
+    return judge(recorder.samples)
 
 
 def _first_packet(samples: Sequence[Sample]) -> float:
@@ -161,50 +137,37 @@ def _first_packet(samples: Sequence[Sample]) -> float:
     raise ValueError(f"no data arrived over {CAPPED}")
 
 
-def judge(samples: Sequence[Sample], end: float) -> Outcome:
-    """Judge the transfer in *samples*, which ended at *end* on their clock. Raises ValueError for too few samples."""
-    begin = _first_packet(samples)
-    times = [sample.time for sample in samples if begin <= sample.time <= end]
-    if len(times) < 2 or times[-1] - begin < SLOW_START_SECONDS + WINDOW_SECONDS:
-        raise ValueError(f"the transfer ended after {(times or [begin])[-1] - begin:.1f} s")
-    capped, other = Octets(samples, CAPPED), Octets(samples, OTHER)
-    initial, last, allowed = capped(begin), times[-1], CAP * 1e6 / 8
+def judge(samples: Sequence[Sample]) -> Outcome:
+    """Judge the transfer in *samples*. Raises ValueError for too few samples."""
+    begin, cap = _first_packet(samples), CAP * 1e6 / 8
     full_speed = begin + SLOW_START_SECONDS
-    windows = [t for t in times if t + WINDOW_SECONDS <= last]
-    exceeds = [capped(t + WINDOW_SECONDS) - capped(t) > MAX_RATIO * allowed * WINDOW_SECONDS for t in windows]
-    # Index of the first window from which on no window exceeds the cap.
-    first_below = len(windows) - next((n for n, above in enumerate(reversed(exceeds)) if above), len(windows))
+    times = np.array([sample.time for sample in samples if 0 <= sample.time - begin <= TRANSFER_SECONDS])
+    if times[-1] <= full_speed:
+        raise ValueError("the transfer ended too early")
+    capped, other, last = octets_at(samples, CAPPED), octets_at(samples, OTHER), times[-1]
+    received, elapsed = capped(times) - capped(begin), times - begin
     return Outcome(
-        mean=(capped(last) - initial) / (allowed * (last - begin)),
-        ahead=max(0.0, *(capped(t) - initial - allowed * (t - begin) for t in times)),
-        above=windows[first_below] - begin if first_below < len(windows) else math.inf,
+        mean=received[-1] / (cap * elapsed[-1]),
+        ahead=max(received - cap * elapsed),
+        excess=max(received - MAX_RATIO * cap * elapsed),
         other=8 * (other(last) - other(full_speed)) / (last - full_speed),
         rate=8 * (capped(last) - capped(full_speed)) / (last - full_speed),
-        excess=max(0.0, *(capped(t) - initial - MAX_RATIO * allowed * (t - begin) for t in times)),
     )
 
 
+def _aim(name: str, aim: str, of: Sequence[str] = CAPPED_FROM_THE_START, **column: Any) -> Column[str, Outcome]:
+    """Return a column without a heading, with an aim for the variants *of*."""
+    return Column("", name, **{"by": "least", **column}, aim=aim, judged=lambda row: row.cell in of)
+
+
 COLUMNS: tuple[Column[str, Outcome], ...] = (
-    Column("n", RUNS.of, digits=0),
+    RUNS,
     *columns_of(Outcome),
-    Column(
-        "in seconds of the cap", "ahead", by="most", scale=8e-6 / CAP, aim="ahead of cap × time", unit=" s",
-        most=MAX_LEAD_SECONDS, judged=_judged,
-    ),
-    Column(
-        "", "excess", by="most", aim=f"bytes beyond {MAX_RATIO:g} × cap × time", unit=" B", most=MAX_BURST,
-        judged=_judged,
-    ),
-    Column("", "mean", by="least", aim="capped path, × the cap", least=0.85, most=MAX_RATIO, judged=_judged),
-    Column(
-        "", "other", by="least", aim="other path, × its link", scale=1e-6 / RATES[1], least=0.9, most=1.05,
-        judged=_judged,
-    ),
-    Column(
-        "", "rate", by="least", scale=1e-6 / CAP, aim="uncapped, × the cap", least=MIN_UNCAPPED_RATIO,
-        judged=lambda row: row.cell == "none",
-    ),
-)  # fmt: skip
+    _aim("excess", f"bytes in excess of {MAX_RATIO:g} × cap × time", by="most", unit=" B", most=MAX_BURST),
+    _aim("mean", "capped path, × the cap", least=0.85, most=MAX_RATIO),
+    _aim("other", "other path, × its link", scale=1e-6 / RATES[1], least=0.9, most=1.05),
+    _aim("rate", "Ethernet without a cap, × the cap", ("none",), scale=1e-6 / CAP, least=MIN_UNCAPPED_RATIO),
+)
 
 
 def verdicts(results: Results[str, Outcome]) -> list[Aim]:
@@ -212,18 +175,17 @@ def verdicts(results: Results[str, Outcome]) -> list[Aim]:
     pollers, ours = ([each.ahead for each in results.of(variant)] for variant in ("poller", "ours"))
     if not pollers or not ours:
         return []
-    name = f"poller: expected overshoot, × the most of ours, but {MIN_OVERSHOOT} B at the least"
+    name = f"poller: mean overshoot / our maximum overshoot (at least {MIN_OVERSHOOT} B)"
     return [Aim(name, fmean(pollers) / max(MIN_OVERSHOOT, *ours), least=10)]
 
 
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
-    cells=lambda chosen: chosen.variant,
-    together=lambda cell: None,
+    cells=lambda chosen: list(TITLES),
+    shared_bed=lambda cell: None,
     bed=start_bed,
     measure=measure,
-    tables=(Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell]),)),),
-    counted=lambda row: "transfers",
+    tables=(Table("Bytes in excess of a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell]),)),),
     verdicts=verdicts,
 )

@@ -6,69 +6,173 @@ variants alternate, each with the same number of batches: no policy; our throttl
 know the client yet, and then when it does; no throttler, but one static HTB class for the client's address on the
 proxy. A client with only one path is measured in the same way.
 
-*× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same for its
-worst 2 s. *s* is the batch's duration in seconds, *p50* and *p95* are percentiles of a file's duration, *× static* is
-the duration as a multiple of that with the static class. *joins* is the number of connections with a second subflow,
-*plain* those of plain TCP.
+The cap is compared with all bytes of IP packets to the client, from the batch's first SYN to its last byte, even if a
+connection was opened later. *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap;
+*worst* is the same for its worst 2 s. *s* is the batch's duration in seconds, and *× static* is this duration as a
+multiple of that with the static class.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
-from mptcp_lab.agent.counters import fallbacks
+import numpy as np
+
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths, services
 from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.protocol import Protocol
-from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, wait_until
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from ..statistics import fmean
-from .columns import RUNS, Column, Row, Table, Turn, columns_of
+from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure
 from .devices import DEVICES, policy
-from .pages_judging import CAP, NEW, OURS, RATES, RTTS, Batch, Cell, Download, Settings, cells, judge, known, ours
+from .parameters import choices, parameter, several, whole
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
+NEW, OURS = "ours, new", "ours"
+"""Variants with our throttler, which does not know the client yet, or does."""
+WINDOW_SECONDS = 2.0
+"""Length of a window in seconds. In every window the capped path's rate must be near its cap."""
+RATES, RTTS, CAP = (50, 20), (20, 20), 5
+"""Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
+LONE_DIVISOR = 4
+"""Divisor of the number of files for a client with only the capped path, which is slower."""
+BATCHES = {
+    "20k": 200 * [20_000], "100k": 150 * [100_000], "500k": 50 * [500_000], "2M": 16 * [2_000_000],
+    "mixed": 4 * [2_000 << n for n in range(10)],
+}  # fmt: skip
+"""The size of each file of a batch in bytes. Each batch takes several seconds. *mixed*: as on a web page, half of the
+files are smaller than 50 kB, and a tenth has a megabyte."""
 PAUSE_SECONDS = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
 FILE_TIMEOUT, CLOSE_TIMEOUT = 120.0, 60.0
 """Maximum seconds for a file, and seconds within which all connections of a batch must have ended."""
-_SKIPPED_COUNTERS = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
 """Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
 it makes the client open only plain TCP connections for an hour (Linux 6.12). Older kernels do not have it."""
-
-
 MAX_FIRST_DELAY, MAX_LATER_RATIO = 0.25, 1.05
-"""For a client with one path: maximum increase in the duration of the first downloads in seconds, and maximum duration
-of the later downloads, as a multiple of their duration without a policy, which allows for noise."""
-PageRow = Row[Cell, Batch]
+"""For a client with one path: maximum increase in the duration of the longest first download in seconds, and maximum
+duration of later downloads, as a multiple of their duration without a policy, which allows for noise."""
 
 
-class IpRecorder(Recorder):
-    """Record the bytes of IP packets that *node* receives, without Ethernet headers."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    client: tuple[str, ...] = choices("client's paths", ("two", "lone"))
+    kind: tuple[str, ...] = choices("request type", ("get", "keepalive", "connect"), "get")
+    size: tuple[str, ...] = choices("file size in bytes, or mixed for sizes as on a web page", BATCHES, quick="100k")
+    at_once: tuple[int, ...] = parameter("number of simultaneous downloads or connections", "10", several(whole()))
+    runs: int = parameter("number of batches per variant", "2", whole(), quick="1")
 
-    def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
-        def read() -> dict[str, int]:
-            counters = node.counters()
-            return {name: counters[name].received - ETHERNET_HEADER * counters[name].packets for name in devices}
 
-        super().__init__(node, devices, interval=0.02, read=read)
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the options."""
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        super().__exit__(kind, error, traceback)
-        # Take one more sample, because the last byte may have arrived after the last sample.
-        self._take()
+    client: str
+    kind: str
+    size: str
+    at_once: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each file in bytes."""
+        sizes = BATCHES[self.size]
+        return sizes[: len(sizes) // LONE_DIVISOR] if self.lone else sizes
+
+    @property
+    def lone(self) -> bool:
+        """Whether the client has only the path on which its connections open."""
+        return self.client == "lone"
+
+    def __str__(self) -> str:
+        files = f"{len(self.sizes)} × {self.size}, {self.kind}, {self.at_once} at once"
+        return files + ", one path" * self.lone
+
+
+PageRow = Row[Cell, Any]
+
+
+class Download(NamedTuple):
+    """Times of one download on the samples' clock."""
+
+    start: float
+    end: float
+
+
+def _is_ours(row: PageRow) -> bool:
+    return row.variant in (NEW, OURS)
+
+
+def _is_known(row: PageRow) -> bool:
+    """Return whether the row has our throttler, which knew the client."""
+    return row.variant == OURS
+
+
+def _aim_name(row: PageRow) -> str:
+    return "capped path, × its cap" if _is_known(row) else "capped path of a new client, × its cap"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The measurements of one batch. Durations are in seconds, from the first SYN to the last byte."""
+
+    mean: float = figure("× cap", aim=_aim_name, most=1.05, judged=_is_ours)
+    """Mean rate of the capped path over the batch, as a multiple of the cap."""
+    worst: float = figure(
+        "worst", by="most", aim=f"capped path, worst {WINDOW_SECONDS:g} s, × its cap", most=1.25, judged=_is_known
+    )
+    """Maximum of the mean rate over a window, as a multiple of the cap. Outside of the batch, the rate counts as 0."""
+    seconds: float = figure("s", digits=1)
+    first: float = figure("longest first download, s", by="most", digits=3)
+    """Duration of the longest of the first downloads, which start at the same time."""
+    later: float = figure("later downloads, s", digits=3)
+    """Mean duration of the other downloads."""
+
+
+def octets_at(samples: Sequence[Sample], device: str) -> Callable[[Any], Any]:
+    """Return a function: the bytes that *device* had received at a time, or at an array of times, interpolated."""
+    times, octets = [sample.time for sample in samples], [sample.octets[device] for sample in samples]
+    return lambda at: np.interp(at, times, octets)
+
+
+def judge(samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download]) -> Batch:
+    """Return the measurements of a batch. Raises ValueError if the *samples* do not span the batch."""
+    begin, end = min(each.start for each in downloads), max(each.end for each in downloads)
+    if not samples or samples[0].time > begin or samples[-1].time < end:
+        raise ValueError("the samples do not span the batch")
+    capped, cap = octets_at(samples, DEVICES[0]), CAP * 1e6 / 8
+    times = np.array([begin, *(sample.time for sample in samples if begin < sample.time < end), end])
+    durations = [each.end - each.start for each in sorted(downloads)]
+    return Batch(
+        mean=float(capped(end) - capped(begin)) / (cap * (end - begin)),
+        worst=max(capped(np.minimum(times + WINDOW_SECONDS, end)) - capped(times)) / (cap * WINDOW_SECONDS),
+        seconds=end - begin,
+        first=max(durations[: cell.at_once]),
+        later=fmean(durations[cell.at_once :] or durations),
+    )
+
+
+def ip_recorder(node: LiveNode) -> Recorder:
+    """Return a recorder of the bytes of IP packets that *node* receives, without Ethernet headers."""
+
+    def read() -> dict[str, int]:
+        counters = node.counters()
+        return {name: counters[name].received - ETHERNET_HEADER * counters[name].packets for name in DEVICES}
+
+    return Recorder(node, DEVICES, interval=0.02, read=read)
 
 
 @dataclass(slots=True)
@@ -81,7 +185,6 @@ class Bed:
     throttler: Throttler | None = None
     known: bool = False
     """Whether the throttler has seen the client."""
-    _orders: int = 0
 
     @classmethod
     def start(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
@@ -127,21 +230,24 @@ class Bed:
         return self.testbed["proxy"].changed(["sh", "-ec", "; ".join(commands)], undo)
 
     def fetch(self, cell: Cell) -> Batch:
-        """Download the files of *cell*. Raises TestbedError if a file is incomplete."""
+        """Download the files of *cell*. Raises TestbedError for an incomplete file or unintended paths."""
         self.wait_until_quiet()
         self.client.run(["sh", "-c", _FORGET], check=False)
         added = Added(self.client, self.testbed["proxy"])
-        with IpRecorder(self.client, DEVICES) as recorder:
+        with ip_recorder(self.client) as recorder:
             answers = self._run_agent(cell)
+            # The last byte may have arrived after the last sample.
+            recorder.wait(recorder.now + 0.1)
         self.known = self.throttler is not None
         # An answer without a time means that the download did not begin.
         broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
         if broken:
             raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, first {broken[0]}")
         downloads = [Download(each["began"] - recorder.started, each["end"] - recorder.started) for each in answers]
-        client, proxy = added.read()
-        plain = fallbacks(client) + sum(client.get(name, 0) for name in _SKIPPED_COUNTERS)
-        return judge(recorder.samples, cell, downloads, Protocol.of(client, proxy).joins, plain)
+        joins = Protocol.of(*added.read()).joins
+        if bool(joins) is cell.lone:
+            raise TestbedError(f"{joins} second subflows of a client with the option {cell.client}")
+        return judge(recorder.samples, cell, downloads)
 
     def _run_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {
@@ -152,8 +258,7 @@ class Bed:
             "files": [(str(size), size) for size in cell.sizes],
             "timeout": FILE_TIMEOUT,
         }
-        self._orders += 1
-        file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
+        file = self.client.write("order.json", json.dumps(order))
         process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
         # After an error or timeout, stop the client, so that it does not download during the next batch.
         with undone_on_error(process.kill):
@@ -165,9 +270,8 @@ class Bed:
 
     def wait_until_quiet(self) -> None:
         """Wait until all connections of the last batch have ended, then wait for ``PAUSE_SECONDS``."""
-        wait_until(
-            lambda: not self._has_connections(), "the last batch's connections are closed", timeout=CLOSE_TIMEOUT
-        )
+        closed = "the last batch's connections are closed"
+        wait_until(lambda: not self._has_connections(), closed, timeout=CLOSE_TIMEOUT)
         time.sleep(PAUSE_SECONDS)
 
     def _has_connections(self) -> bool:
@@ -181,12 +285,6 @@ class Bed:
 def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
         yield Bed.start(testbed, sorted({size for cell in cells for size in cell.sizes}))
-
-
-def variants(chosen: Settings, cell: Cell) -> list[str]:
-    """Return the variants of *cell*. A client with one path is not compared with a static class."""
-    by_option = {"none": ["none"], "ours": [NEW, OURS], "static": [] if cell.lone else ["static"]}
-    return [variant for option in chosen.variant for variant in by_option[option]]
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
@@ -206,83 +304,57 @@ def _fetch(bed: Bed, cell: Cell, variant: str) -> Batch:
         one_subflow(bed.testbed) if cell.lone else nullcontext(),
         bed.static_class(CAP, cell.at_once) if variant == "static" else nullcontext(),
     ):
-        batch = bed.fetch(cell)
-    if not batch.plain and (batch.joins == 0) is not cell.lone:
-        raise TestbedError(f"{batch.joins} second subflows of a client with the option {cell.client}")
-    return batch
+        return bed.fetch(cell)
 
 
-def _without_policy(row: PageRow, name: str) -> list[float]:
-    return [float(getattr(batch, name)) for batch in row.beside("none")]
-
-
-def _static_ratios(row: PageRow) -> list[float]:
-    static = row.beside("static")
-    return [seconds / fmean(each.seconds for each in static) for seconds in row.values("seconds")] if static else []
-
-
-def _first_delay(name: str, statistic: Callable[[list[float]], float], text: str) -> Column[Cell, Batch]:
-    """Return the column that limits how much longer the first downloads of a client with one path may take."""
+def _compared(name: str, variant: str, compare: Callable[[float, float], float]) -> Callable[[PageRow], list[float]]:
+    """Return a function that compares the value *name* of each batch with its mean under another *variant*."""
 
     def values(row: PageRow) -> list[float]:
-        without = _without_policy(row, name)
-        return [statistic(row.values(name)) - statistic(without)] if row.measured and without else []
+        others = [getattr(each, name) for each in row.other_runs(variant)]
+        return [compare(value, fmean(others)) for value in row.values(name)] if others else []
 
-    aim = f"first downloads of a lone client longer, {text}"
-    return Column("", values, aim=aim, unit=" s", most=MAX_FIRST_DELAY, judged=lambda row: row.variant == NEW)
-
-
-def _later_ratio(row: PageRow) -> list[float]:
-    """Return the durations for a client that the throttler knows, as a multiple of the durations without a policy."""
-    without = [fmean(values) for name in ("later", "first") if (values := _without_policy(row, name))]
-    if not row.measured or not without:
-        return []
-    known = [fmean(row.values(name)) for name in ("later", *["first"] * (row.variant == OURS))]
-    return [fmean(known) / fmean(without)]
+    return values
 
 
-LABELS = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
-OF_FIRST_FILES = ("first", "later")
+OF_LONE = ("first", "later")
 """Columns for a client with one path."""
-TABLES: tuple[Table[Cell, Batch], ...] = (
-    Table(
-        "Many downloads under a cap",
-        (
-            RUNS,
-            *(column for column in columns_of(Batch) if column.of not in OF_FIRST_FILES),
-            Column(
-                "× static", _static_ratios, by="median", aim="time, × that with a static class", most=1.02, judged=known
-            ),
+
+
+def _table(title: str, lone: bool, *aims: Column[Cell, Batch]) -> Table[Cell, Batch]:
+    columns = [column for column in columns_of(Batch) if (column.of in OF_LONE) is lone]
+    labels = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
+    return Table(title, (RUNS, *columns, *aims), labels, lambda row: row.cell.lone is lone, wrapped=("downloads",))
+
+
+TABLES = (
+    _table(
+        "Many downloads under a cap", False,
+        Column(
+            "× static", _compared("seconds", "static", operator.truediv), by="median", most=1.02, judged=_is_known,
+            aim="duration, × that with a static class",
         ),
-        LABELS,
-        of=lambda row: not row.cell.lone,
-        wrapped=("downloads",),
     ),
-    Table(
-        "Many downloads of a client with one path",
-        (
-            RUNS,
-            *(column for column in columns_of(Batch) if column.of in OF_FIRST_FILES),
-            _first_delay("first", fmean, "mean"),
-            _first_delay("first_longest", max, "the longest"),
-            Column(
-                "", _later_ratio, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO,
-                judged=ours,
-            ),
+    _table(
+        "Many downloads of a client with one path", True,
+        Column(
+            "", _compared("first", "none", operator.sub), by="most", unit=" s", most=MAX_FIRST_DELAY, judged=_is_ours,
+            aim="longest first download of a client with one path, added time",
         ),
-        LABELS,
-        of=lambda row: row.cell.lone,
-        wrapped=("downloads",),
+        Column(
+            "", _compared("later", "none", operator.truediv), most=MAX_LATER_RATIO, judged=_is_ours,
+            aim="later downloads of a client with one path, × without a policy",
+        ),
     ),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
-    cells=cells,
-    together=lambda cell: None,
-    variants=variants,
+    cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.kind, chosen.size, chosen.at_once)],
+    shared_bed=lambda cell: None,
+    # A client with one path is not compared with a static class.
+    variants=lambda chosen, cell: ("none", NEW, OURS) if cell.lone else ("none", NEW, OURS, "static"),
     bed=start_bed,
     measure=measure,
     tables=TABLES,
-    counted=lambda row: "batches measured",
 )

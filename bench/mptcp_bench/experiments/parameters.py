@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -90,23 +91,15 @@ def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
 
 
 def _parser(convert: Callable[[str], T | None], allowed: str) -> Parser[T]:
-    """Return a parser that refuses a text for which *convert* returns None, with the *allowed* values."""
+    """Return a parser that names the *allowed* values if *convert* returns None or raises ValueError."""
 
     def parse(text: str) -> T:
-        value = convert(text)
-        if value is None:
-            raise ValueError(f"allowed {allowed}")
-        return value
+        with suppress(ValueError):
+            if (value := convert(text)) is not None:
+                return value
+        raise ValueError(f"allowed {allowed}")
 
     return parse
-
-
-def _number(text: str) -> float:
-    """Return the number in *text*, or NaN, which is not within any bounds."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def whole(least: int = 1, most: int | None = None) -> Parser[int]:
@@ -125,14 +118,14 @@ def number(above: float = 0) -> Parser[float]:
     """Return a parser of a finite number greater than *above*."""
 
     def convert(text: str) -> float | None:
-        return value if above < (value := _number(text)) < math.inf else None
+        return value if above < (value := float(text)) < math.inf else None
 
     return _parser(convert, f"is a number greater than {above:g}")
 
 
 def _rtts(text: str) -> tuple[float, float] | None:
-    values = [_number(word) for word in text.split("/")]
-    return (values[0], values[1]) if len(values) == 2 and all(0 <= value <= MAX_RTT for value in values) else None
+    first, second = map(float, text.split("/"))
+    return (first, second) if 0 <= first <= MAX_RTT and 0 <= second <= MAX_RTT else None
 
 
 def word(*known: str) -> Parser[str]:
@@ -145,12 +138,12 @@ rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to 
 yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
 
 
-def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
-    """Return a parser of a list of different values, separated by *by*."""
+def several(parse_one: Parser[T]) -> Parser[tuple[T, ...]]:
+    """Return a parser of a list of different values, separated by commas."""
 
     def parse(text: str) -> tuple[T, ...]:
         found = []
-        words = text.split(by)
+        words = text.split(",")
         for index, each in enumerate(words):
             if each in words[:index]:
                 raise ValueError(f"{each!r} occurs twice")
@@ -163,18 +156,16 @@ def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
     return parse
 
 
-def words(*known: str, by: str = ",") -> Parser[tuple[str, ...]]:
+def words(*known: str) -> Parser[tuple[str, ...]]:
     """Return a parser of a list of different *known* words."""
-    return several(word(*known), by=by)
+    return several(word(*known))
 
 
-def choices(
-    meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None, by: str = ","
-) -> tuple[str, ...]:
+def choices(meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None) -> tuple[str, ...]:
     """Return a field for a list of *known* words, or ``all`` of them."""
     names = tuple(known)
-
-    def parse(text: str) -> tuple[str, ...]:
-        return names if text == "all" else words(*names, by=by)(text)
-
-    return parameter(f"{meaning}: all, or a list of {', '.join(names)}", usual, parse, quick=quick)
+    parse = words(*names)
+    return parameter(
+        f"{meaning}: all, or a list of {', '.join(names)}", usual,
+        lambda text: names if text == "all" else parse(text), quick=quick,
+    )  # fmt: skip

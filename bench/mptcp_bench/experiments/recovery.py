@@ -3,16 +3,15 @@
 
 This runs with each netfilter adapter that this kernel offers, during downloads through the proxy, with conf/policy.yaml
 and two more rules. One rule steers other clients by order, so that the throttler sets sysctls. The other caps uploads,
-so that it creates an IFB device. Restoring can only be checked for what the start changes. So a run counts only if the
-start changes every part in ``CHANGED_PARTS``.
+so that it creates an IFB device. A run counts only if the start changes every part in ``CHANGED_PARTS``, because
+restoring can only be checked for what the start changes.
 
 - After kill -9, the keeper restores the sysctls at once. Everything else stays, and the caps are in force while no
   throttler runs. A new throttler adopts them: the same classes for the same subflows, the same entries and classes in
   the kernel. The traffic never exceeds the cap, and goodput has no gap.
 - The throttler is ended by SIGTERM under a cap; later it is killed under a cap, and ``mptcp-throttler cleanup`` runs.
-  Each time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files must at
-  once be the same as before the first start. After SIGTERM the keeper ends with the last connection, so processes and
-  files are compared after the download.
+  Each time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files must be
+  the same as before the first start, at once or, for processes and files after SIGTERM, at the end of the download.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +37,7 @@ from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, wget
 
 from ..shipped import POLICY, ethernet_cap
-from .columns import Column, Table, Turn, columns_of, figure
+from .columns import Table, Turn, columns_of, figure
 from .devices import DEVICES
 from .parameters import choices
 from .scenario import Scenario
@@ -60,17 +59,14 @@ RULES = (
 PROCESS_PARTS = (dumps.PROCESSES, dumps.BPF, dumps.FILES)
 """The parts of ``whole_state`` that ``kernel_state`` lacks."""
 CHANGED_PARTS = (dumps.SYSCTLS, dumps.LINKS, dumps.QDISCS, dumps.CLASSES, "nft list ruleset", *PROCESS_PARTS)
-"""The parts of the state that every start changes. Whichever adapter downloads use, uploads are shaped by nftables on
-ingress."""
+"""The parts of the state that every start changes."""
 MAX_GAP_SECONDS = 0.25
 """Maximum seconds for which goodput may be below half of the steady rate: two and a half samples."""
 WINDOW_SECONDS = 0.5
 """Length in seconds of every window, from the kill to the end, in which the cap must hold."""
-RESTART_TIMEOUT = 10.0
-"""Maximum seconds until the restarted throttler has the same caps again."""
-MAX_RESTORE_SECONDS = 1.0
-"""Maximum seconds from kill -9 until the sysctls are as before the start. The keeper needs only milliseconds of
-processor time."""
+RESTART_TIMEOUT, MAX_RESTORE_SECONDS = 10.0, 1.0
+"""Maximum seconds until the restarted throttler has the same caps again, and from kill -9 until the sysctls are as
+before the start."""
 MIN_RATE, MAX_RATE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a cap, a link, or the earlier goodput."""
 MIN_CAP_USE = 0.9
@@ -86,31 +82,30 @@ def _cap_share(heading: str, least: float | None = MIN_CAP_USE) -> Any:
     return figure(f"Ethernet / its cap, {heading}", least=least, most=MAX_RATE, digits=3)
 
 
+def _lines(heading: str) -> Any:
+    return figure(heading, most=0, digits=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run with one adapter."""
+    """One run with one adapter. The lines are those that differ between two dumps."""
 
-    changed: Mapping[str, Sequence[str]]
-    """The lines that differ in each comparison of dumps."""
     wifi_before: float = figure("Wi-Fi / its link, before", least=MIN_RATE, most=MAX_RATE, digits=3)
     ethernet_before: float = _cap_share("before")
-    ethernet_dead: float = _cap_share("dead")
+    ethernet_killed: float = _cap_share("without a throttler")
     ethernet_after: float = _cap_share("after")
     # The time from the end of a throttler to the next start is too short for a mean.
     greatest: float = _cap_share(f"greatest over {WINDOW_SECONDS:g} s from the kill to the end", None)
     goodput: float = figure("goodput after / before", least=MIN_RATE, digits=3)
     gap: float = figure("longest gap in goodput", most=MAX_GAP_SECONDS, unit=" s", digits=3)
-    sysctls_restored: float = figure("kill -9 to the sysctls as before the start", unit=" s", most=MAX_RESTORE_SECONDS)
-    same_caps: float = figure("restart to the same caps on the same subflows", unit=" s", most=RESTART_TIMEOUT)
+    restored: float = figure("kill -9 until the sysctls are restored", unit=" s", most=MAX_RESTORE_SECONDS)
+    same_caps: float = figure("restart until the same subflows have the same caps", unit=" s", most=RESTART_TIMEOUT)
     exit_code: float = figure("exit code after SIGTERM", least=0, most=0, digits=0)
-
-
-KEPT_BY_KILL = "dumps that changed by kill -9, less sysctls"
-KEPT_BY_RESTART = "dumps that changed by the restart"
-AT_STOP = "SIGTERM in mid-download: dumps that differ, less processes and files"
-AFTER_STOP = "SIGTERM, after the download: dumps that differ"
-AT_CLEANUP = "cleanup after kill -9, in mid-download: dumps that differ"
-COMPARED = (KEPT_BY_KILL, KEPT_BY_RESTART, AT_STOP, AFTER_STOP, AT_CLEANUP)
+    after_kill: tuple[str, ...] = _lines("lines changed by kill -9, without sysctls")
+    after_restart: tuple[str, ...] = _lines("lines changed by the restart")
+    at_stop: tuple[str, ...] = _lines("SIGTERM during a download: lines that differ, without processes and files")
+    after_stop: tuple[str, ...] = _lines("SIGTERM, after the download: lines that differ")
+    after_cleanup: tuple[str, ...] = _lines("cleanup after kill -9, during a download: lines that differ")
 
 
 def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
@@ -122,7 +117,6 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         node, node.write("policy.yaml", _policy()), settings={"netfilter": turn.cell}
     )
     state = partial(dumps.whole_state, node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]))
-    changed: dict[str, Sequence[str]] = {}
     before = state()
     with Recorder(testbed["client"], DEVICES) as recorder:
         throttler = services.start_throttler(node, config)
@@ -132,7 +126,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         if unchanged:
             raise TestbedError(f"the start did not change {', '.join(unchanged)}")
         objects = dumps.without(running, *PROCESS_PARTS)
-        # Wait, because the dumps take processor time from the download.
+        # The dumps take processor time from the download.
         _pause(client, recorder, BEFORE_SECONDS)
         killed = recorder.now
         throttler.process.kill()
@@ -142,45 +136,48 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
             now = dumps.sysctls(node)
             return not now.startswith(dumps.FAILED) and not dumps.changed_sysctls(before[dumps.SYSCTLS], now)
 
-        sysctls_restored = _seconds_until(restored, RESTART_TIMEOUT)
-        changed[KEPT_BY_KILL] = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)
+        restored_after = _seconds_until(restored, RESTART_TIMEOUT)
+        after_kill = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)
         _pause(client, recorder, killed + DOWN_SECONDS - recorder.now)
         restarted = recorder.now
         throttler = services.start_throttler(node, config)
         started = recorder.now
         same_caps = started - restarted + _seconds_until(lambda: _caps(throttler) == capped, RESTART_TIMEOUT)
-        changed[KEPT_BY_RESTART] = _differences(objects, dumps.kernel_state(node))
-        ready = recorder.now
+        after_restart = _differences(objects, dumps.kernel_state(node))
+        in_force = recorder.now
         _pause(client, recorder, AFTER_SECONDS)
-        shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
+        shares = shares_of(recorder.samples, killed, restarted, in_force, recorder.now, ethernet_cap())
         exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
-        changed[AT_STOP] = _differences(before, state(), dumps.PROCESSES, dumps.FILES)
+        at_stop = _differences(before, state(), dumps.PROCESSES, dumps.FILES)
         _pause(client, recorder, 0)
         client.stop()
         _seconds_until(lambda: not _differences(before, state()), DROP_TIMEOUT)
-        changed[AFTER_STOP] = _differences(before, state())
+        after_stop = _differences(before, state())
         throttler = services.start_throttler(node, config)
         client = _download(testbed, origin, proxy, recorder, throttler)
         throttler.process.kill()
         cleanup = [services.program("mptcp-throttler"), "cleanup", "--config", str(config)]
         node.run(with_mounts(cleanup, services.throttler_mounts(node)))
-        changed[AT_CLEANUP] = _differences(before, state())
+        after_cleanup = _differences(before, state())
         _pause(client, recorder, 0)
         client.stop()
-    return Measurement(changed, sysctls_restored=sysctls_restored, same_caps=same_caps, exit_code=exit_code, **shares)
+    return Measurement(
+        **shares, restored=restored_after, same_caps=same_caps, exit_code=exit_code, after_kill=after_kill,
+        after_restart=after_restart, at_stop=at_stop, after_stop=after_stop, after_cleanup=after_cleanup,
+    )  # fmt: skip
 
 
-def _differences(before: dumps.State, after: dumps.State, *without: str) -> list[str]:
+def _differences(before: dumps.State, after: dumps.State, *without: str) -> tuple[str, ...]:
     """Return the lines that differ, except in the dumps *without*."""
-    return dumps.differences(dumps.without(before, *without), dumps.without(after, *without))
+    return tuple(dumps.differences(dumps.without(before, *without), dumps.without(after, *without)))
 
 
-def _seconds_until(ready: Callable[[], bool], timeout: float) -> float:
-    """Return the seconds until *ready*; infinity after *timeout*."""
+def _seconds_until(is_reached: Callable[[], bool], timeout: float) -> float:
+    """Return the seconds until *is_reached*; infinity after *timeout*."""
     begin = time.monotonic()
     try:
-        services.wait_until(ready, "the state is reached", timeout=timeout)
+        services.wait_until(is_reached, "the state is reached", timeout=timeout)
     except TestbedError:
         return math.inf
     return time.monotonic() - begin
@@ -219,30 +216,26 @@ def _caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 
 
 def shares_of(
-    samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int
+    samples: Sequence[Sample], killed: float, restarted: float, in_force: float, end: float, cap: int
 ) -> dict[str, float]:
-    """Return the rates of :class:`Measurement` as shares; all times are on the clock of *samples*.
+    """Return the rates of :class:`Measurement` as shares of *cap*, Ethernet's, and of Wi-Fi's link.
 
-    From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's. Raises ValueError if there are
-    too few samples.
+    All times are on the clock of *samples*. From *in_force* on, after the restart, the caps must hold again. Raises
+    ValueError if there are too few samples.
     """
     ethernet, wifi = DEVICES
     before = {device: mean_rate(samples, device, killed - BEFORE_SECONDS, killed) for device in DEVICES}
-    after = {device: mean_rate(samples, device, ready, end) for device in DEVICES}
+    after = {device: mean_rate(samples, device, in_force, end) for device in DEVICES}
     total = sum(before.values())
     return {
         "wifi_before": before[wifi] / WIFI_RATE,
         "ethernet_before": before[ethernet] / cap,
-        "ethernet_dead": mean_rate(samples, ethernet, killed, restarted) / cap,
+        "ethernet_killed": mean_rate(samples, ethernet, killed, restarted) / cap,
         "ethernet_after": after[ethernet] / cap,
         "greatest": greatest_rate(samples, ethernet, WINDOW_SECONDS, killed, end) / cap,
         "goodput": sum(after.values()) / total if total else math.nan,
         "gap": longest_gap(samples, DEVICES, total / 2, killed, end),
     }
-
-
-def _changed(when: str) -> Column[str, Measurement]:
-    return Column(when, lambda row: [len(each.changed[when]) for each in row.measured], most=0, digits=0)
 
 
 SCENARIO = Scenario(
@@ -254,15 +247,9 @@ SCENARIO = Scenario(
     ),
     cells=lambda chosen: chosen.netfilter,
     runs=lambda chosen, cell, variant: 1,
-    attempts=lambda cell: 1,
-    lacking=lacking,
+    attempts=1,
+    skip_reason=lacking,
     bed=lambda chosen, cells, seed: Testbed(TWO_PATHS),
     measure=measure,
-    tables=[
-        Table(
-            "Recovery",
-            [*map(_changed, COMPARED), *columns_of(Measurement)],
-            beside=True,
-        )
-    ],
+    tables=[Table("Recovery", columns_of(Measurement), transposed=True)],
 )  # fmt: skip

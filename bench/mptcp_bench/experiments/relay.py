@@ -142,7 +142,7 @@ def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Outco
 
 
 def _cost(task: str) -> Values:
-    return lambda row: [each.cost for each in row.beside(part=task) if each.cost is not None]
+    return lambda row: [each.cost for each in row.other_runs(part=task) if each.cost is not None]
 
 
 def _of_direct(task: str) -> Values:
@@ -189,8 +189,8 @@ SCENARIO = Scenario(
         ),
     ),
     parts=lambda cell: cell.tasks,
-    together=lambda cell: cell.setting,
-    drawn=True,
-    lacking=lacking,
+    shared_bed=lambda cell: cell.setting,
+    shuffled=True,
+    skip_reason=lacking,
     verdicts=judging.verdicts,
 )  # fmt: skip

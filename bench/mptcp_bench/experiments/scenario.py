@@ -57,7 +57,7 @@ ATTEMPTS = 3
 
 
 class Attempts:
-    """The attempts of one run of an experiment.
+    """The attempts of the runs of an experiment.
 
     A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be
     the product's fault. Repeating it must not hide it, so each such repetition misses an aim.
@@ -67,46 +67,34 @@ class Attempts:
         self._console = console
         self._notes: list[str] = []
         self._faults = 0
-        self._failures: list[str] = []
+        self.failures: list[str] = []
+        """Measurements that failed, each with its error."""
 
-    def of(self, run: Callable[[], T], name: str, most: int) -> T | None:
-        """Return the result of *run*; None if it raised TestbedError or ValueError *most* times."""
-        for number in range(1, most + 1):
+    def try_run(self, run: Callable[[], T], name: str, limit: int) -> T | None:
+        """Return the result of *run*; None if it raised TestbedError or ValueError *limit* times."""
+        for number in range(1, limit + 1):
             try:
                 return run()
             except (TestbedError, ValueError) as error:
                 self._console.print(f"{name}: failed: {error}", style="dim", highlight=False)
-                if number == most:
-                    self.failed(name, error)
+                if number == limit:
+                    self.failures.append(f"{name}: {error}")
                     break
-                late = isinstance(error, EmulationError)
-                self._notes.append(
-                    f"repeated for {'the emulated paths' if late else 'another reason'}: {name}: {error}"
-                )
-                self._faults += not late
+                is_late = isinstance(error, EmulationError)
+                reason = "the emulated paths" if is_late else "another reason"
+                self._notes.append(f"repeated for {reason}: {name}: {error}")
+                self._faults += not is_late
         return None
 
-    def failed(self, name: str, error: Exception) -> None:
-        """Record that *name* could not be measured."""
-        self._failures.append(f"{name}: {error}")
-
-    def judged(self, findings: Findings) -> Findings:
-        """Return *findings* with failed measurements, repeated attempts, and the aim of no repetitions."""
-        aim = Aim("attempts repeated for another reason than the emulated paths", self._faults, most=0)
+    def added_to(self, findings: Findings) -> Findings:
+        """Return *findings* with failed measurements, repeated attempts, and the aim that nothing was repeated."""
+        aim = Aim("attempts repeated, other than because of the emulated paths", self._faults, most=0)
         return replace(
             findings,
-            failures=(*findings.failures, *self._failures),
+            failures=(*findings.failures, *self.failures),
             aims=(*findings.aims, aim),
             notes=(*findings.notes, *self._notes),
         )
-
-
-def _runs_of(chosen: Any, cell: Any, variant: str) -> int:
-    return int(chosen.runs)
-
-
-def _counted(row: Row[Any, Any]) -> str:
-    return "runs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,20 +113,18 @@ class Scenario(Generic[S, C, B, M]):
     parts: Callable[[C], Sequence[str]] = lambda cell: ("",)
     """Names of a run's measurements, if it has several."""
     variants: Callable[[S, C], Sequence[str]] = lambda chosen, cell: ("",)
-    runs: Callable[[S, C, str], int] = _runs_of
+    runs: Callable[[Any, C, str], int] = lambda chosen, cell, variant: int(chosen.runs)
     """Number of runs of a variant; usually the option ``runs``."""
-    together: Callable[[C], Hashable] = lambda cell: cell
+    shared_bed: Callable[[C], Hashable] = lambda cell: cell
     """Cells with equal values share a bed, which is named by the value."""
-    drawn: bool = False
+    shuffled: bool = False
     """Whether the order within each round is random; the seed determines it."""
-    attempts: Callable[[C], int] = lambda cell: ATTEMPTS
-    """Maximum number of attempts for a run: one if its bed serves only one run."""
-    ready: Callable[[S], None] = lambda chosen: None
+    attempts: int = ATTEMPTS
+    """Maximum number of attempts for a run: one if a bed serves only one run."""
+    check_host: Callable[[S], None] = lambda chosen: None
     """Raises an error if this host lacks something that the settings require in addition to *needs*."""
-    lacking: Callable[[C], str | None] = lambda cell: None
+    skip_reason: Callable[[C], str | None] = lambda cell: None
     """Reason why a cell is left out on this host; None if it is measured."""
-    counted: Callable[[Row[C, M]], str] = _counted
-    """Name of the aim that all planned runs of a variant succeeded; empty for no such aim. The row has no part."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
@@ -160,12 +146,12 @@ class Scenario(Generic[S, C, B, M]):
         beds: dict[Hashable, dict[tuple[C, str], int]] = {}
         for cell in self.cells(chosen):
             runs = {(cell, variant): self.runs(chosen, cell, variant) for variant in self.variants(chosen, cell)}
-            beds.setdefault(self.together(cell), {}).update(runs)
+            beds.setdefault(self.shared_bed(cell), {}).update(runs)
         turns = []
         for bed in beds.values():
             for number in range(1, max(bed.values(), default=0) + 1):
                 in_round = [Turn(*each, number) for each, runs in bed.items() if number <= runs]
-                turns += draw.sample(in_round, len(in_round)) if self.drawn else in_round
+                turns += draw.sample(in_round, len(in_round)) if self.shuffled else in_round
         return turns
 
     def run(
@@ -184,8 +170,8 @@ class Scenario(Generic[S, C, B, M]):
         chosen = self.chosen(options, quick)
         planned = self.plan(chosen, seed)
         need(*self.needs)
-        self.ready(chosen)
-        left_out = {turn.cell: why for turn in planned if (why := self.lacking(turn.cell)) is not None}
+        self.check_host(chosen)
+        left_out = {turn.cell: why for turn in planned if (why := self.skip_reason(turn.cell)) is not None}
         notes = tuple(f"left out: {cell}: {why}" for cell, why in left_out.items())
         for line in notes:
             console.print(line, style="yellow", highlight=False)
@@ -193,11 +179,11 @@ class Scenario(Generic[S, C, B, M]):
         if not turns:
             raise TestbedError(f"there is nothing to measure; {'; '.join(notes)}")
         # Tables list the cells in their own order, even if the order of the runs was random.
-        listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
+        listed = [turn for turn in replace(self, shuffled=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
         numbers, before = count(1), processors.read()
-        for name, group in groupby(turns, lambda turn: self.together(turn.cell)):
+        for name, group in groupby(turns, lambda turn: self.shared_bed(turn.cell)):
             in_bed = list(group)
             cells = list(dict.fromkeys(turn.cell for turn in in_bed))
             try:
@@ -205,16 +191,16 @@ class Scenario(Generic[S, C, B, M]):
                     for turn in in_bed:
                         console.print(f"{next(numbers)} of {len(turns)}: {turn}", style="dim", highlight=False)
                         once = partial(self._once, bed, turn)
-                        runs += attempts.of(once, str(turn), self.attempts(turn.cell)) or []
+                        runs += attempts.try_run(once, str(turn), self.attempts) or []
                         if keep is not None:
-                            keep(attempts.judged(self.findings(listed, runs, notes)))
+                            keep(attempts.added_to(self.findings(listed, runs, notes)))
             except TestbedError as error:
                 if not runs:
                     raise
-                attempts.failed(str(cells[0] if len(cells) == 1 else name), error)
+                attempts.failures.append(f"{cells[0] if len(cells) == 1 else name}: {error}")
         usage = processors.usage(before, processors.read())
         found = self.findings(listed, runs, notes)
-        return attempts.judged(replace(found, data=found.data | {"processors": str(usage)}))
+        return attempts.added_to(replace(found, data=found.data | {"processors": str(usage)}))
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
         """Make a run. Late packets are the cause of any failure of this run, so EmulationError has precedence."""
@@ -251,12 +237,9 @@ class Scenario(Generic[S, C, B, M]):
 
     def _judged(self, results: Results[C, M]) -> Iterator[tuple[Aim, bool]]:
         """Yield each aim, and whether a table shows it."""
-        before: Row[C, M] | None = None
         for row in results.rows():
-            whole = replace(row, part="")
-            if row.planned and before != whole and (counted := self.counted(whole)):
-                yield self._named(whole, Aim(counted, row.made, least=row.planned)), True
-            before = whole
+            if row.planned and row.part == self.parts(row.cell)[0]:
+                yield self._named(replace(row, part=""), Aim("runs", row.made, least=row.planned)), True
             for table in self.tables:
                 for column in table.columns if table.of(row) else ():
                     if (aim := column.verdict(row)) is not None:

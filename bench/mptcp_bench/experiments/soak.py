@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Opens and closes tunnels under a cap for an hour, or another time: nothing grows, and no subflow is missed.
 
-The crowd of the experiment ``load`` holds tunnels with two subflows and replaces some of them every second. The
-subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
-entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the
-throttler has ended, its values are NaN, which miss their aims.
+The crowd of the experiment ``load`` has tunnels with two subflows and replaces some of them every second. The subflows
+that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's entries.
+Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the throttler
+ends, samples are missing, which misses an aim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from mptcp_common.units import parse_rate
@@ -29,7 +28,18 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
 from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
-from .load_crowd import ADDRESSES, CAP, FULL, TRICKLE, Crowd, remote_ends, start_with, two_subflows, with_crowd
+from .load_crowd import (
+    ADDRESSES,
+    CAP,
+    FULL,
+    MAX_OPEN_RATE,
+    TRICKLE,
+    Crowd,
+    remote_ends,
+    start_with,
+    two_subflows,
+    with_crowd,
+)
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
 from .scenario import Scenario
@@ -41,18 +51,13 @@ MIN_MINUTES = 3 * MIN_INTERVAL_SECONDS / 60
 """Minimum duration of the experiment in minutes. Fewer than three samples cannot show growth."""
 MIN_AGE_SECONDS = 1.0
 """Age of a connection in seconds from which the throttler must know it and must have set its entries."""
-CLOSE_SECONDS = 10
-"""Seconds until a closed tunnel has disappeared everywhere."""
 CAPPED_PREFIX = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
-MAX_CHECKED = 500
-"""Maximum number of connections at each sample whose caps are compared with the kernel's entries."""
 MIN_RATE = 0.95
 """Minimum mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
-class has half of the rate. With a small overshoot, such repayments are short and rare."""
+class has half of the rate."""
 MIN_OPEN_SHARE, MIN_REPLACED_SHARE = 0.95, 0.9
-"""Minimum number of tunnels in any sample, and of replaced tunnels, each as a share of the wanted number. Without
-replacements, the absence of growth would prove nothing."""
+"""Minimum number of tunnels in any sample, and of replaced tunnels, each as a share of the wanted number."""
 SIZES = dict.fromkeys(
     (
         "throttler's resident memory", "throttler's descriptors", "throttler's BPF maps", "set entries", "classes",
@@ -66,13 +71,13 @@ _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 _TOKEN = re.compile(r"/([0-9a-f]+)\(id:")
 Reading = Mapping[str, float]
-"""The values of one sample by name: those of ``SIZES`` (NaN for a process that has ended), and
+"""The values of one sample by name: those of ``SIZES``, and
 
 - *time*: seconds since the replacement of tunnels began;
 - *open*, *opened*: number of established tunnels, and of tunnels opened since the start;
 - *missed*: connections that ``status`` lacks, although they had two subflows in the kernel before and after;
-- *invented*: connections that ``status`` shows, although the kernel had them neither before nor after;
-- *checked*, *wrong*: connections whose entries were compared, and those with a subflow in the wrong class or in none;
+- *phantom*: connections that ``status`` shows, although the kernel had them neither before nor after;
+- *checked*, *misclassified*: connections whose entries were compared, and those with a subflow in a wrong class;
 - *ceil*: rate of the cap's class in bits/s; NaN if it does not exist."""
 
 
@@ -101,17 +106,19 @@ class Settings:
 class Soak:
     """The values that were measured over the whole time."""
 
-    readings: tuple[Reading, ...]
-    remnants: tuple[str, ...]
-    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
-    ended: int = figure("tunnels that the proxy ended", most=0, digits=0)
+    readings: tuple[Reading, ...] = figure(
+        "samples", least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))), digits=0
+    )
+    ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
+    remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
+    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
 
 
 def growth(values: Sequence[float]) -> float:
     """Return the growth of the median from the second third of *values* to the last, as a share; NaN without values."""
     third = len(values) // 3
-    if not third or not all(map(math.isfinite, values[third:])):
+    if not third:
         return math.nan
     before, after = median(values[third : 2 * third]), median(values[2 * third :])
     # Divide by at least 1, because a median can be 0.
@@ -120,57 +127,54 @@ def growth(values: Sequence[float]) -> float:
 
 def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cell = turn.cell
-    crowd = Crowd.start(
-        testbed, cell.n + CLOSE_SECONDS * cell.churn, rate=max(300, 3 * cell.churn), trickle=cell.trickle,
-        squid=bool(cell.squid),
-    )  # fmt: skip
+    rate = max(MAX_OPEN_RATE, 3 * cell.churn)
+    crowd = Crowd.start(testbed, rate=rate, trickle=cell.trickle, squid=bool(cell.squid))
     before = crowd.state()
     throttler = start_with(testbed["proxy"], FULL)
     pid = throttler.process.pid
-    crowd.hold(cell.n)
+    crowd.keep_open(cell.n)
     ended, seconds_before, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
-    crowd.churn(cell.churn)
-    readings = tuple(_readings(crowd, throttler, cell, Random(turn.number)))
+    crowd.replace_per_second(cell.churn)
+    readings = tuple(_readings(crowd, throttler, cell))
     cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
-    crowd.churn(0)
+    crowd.replace_per_second(0)
     ended = crowd.client.read().ended - ended
-    return Soak(readings, crowd.remnants(before, throttler), ended, cores)
+    return Soak(readings, ended, cores, crowd.remnants(before, throttler))
 
 
-def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:
+def _readings(crowd: Crowd, throttler: Throttler, cell: Settings) -> Iterator[Reading]:
     """Yield a reading at each interval; none while the throttler does not answer."""
     begin = time.monotonic()
     for sample in range(1, cell.samples + 1):
         time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
-        with suppress(TestbedError, ValueError):
-            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler, draw)}
+        with suppress(TestbedError, ValueError, OSError):
+            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler)}
         if not throttler.process.running:
             return
 
 
-def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
-    """Return a reading without its time. Raises TestbedError or ValueError if the throttler does not answer."""
+def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
+    """Return a reading without its time. Raises TestbedError, ValueError or OSError without a throttler."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
-    before = two_subflows(crowd.listing())
+    before = two_subflows(crowd.list_subflows())
     time.sleep(MIN_AGE_SECONDS)
     status = throttler.status()
     saved = proxy.run(["ipset", "save"], timeout=60).stdout
-    listing = crowd.listing()
+    listing = crowd.list_subflows()
     unchanged = before & two_subflows(listing)
     classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     cap, ceil = next(iter(ceilings(classes).items()), ("", math.nan))
     subflows = remote_ends(status)
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
-    known = sorted(unchanged & subflows.keys())
-    checked = draw.sample(known, min(MAX_CHECKED, len(known)))
+    checked = unchanged & subflows.keys()
     counters = crowd.client.read()
     return {
         "open": counters.open,
         "opened": counters.opened,
         "missed": len(unchanged - subflows.keys()),
-        "invented": len(subflows.keys() - before - set(_TOKEN.findall(listing))),
+        "phantom": len(subflows.keys() - before - set(_TOKEN.findall(listing))),
         "checked": len(checked),
-        "wrong": misplaced(checked, subflows, entries, cap),
+        "misclassified": misplaced(checked, subflows, entries, cap),
         "ceil": ceil,
         "throttler's resident memory": user_memory(pid, "Rss") / 1e6,
         "throttler's descriptors": descriptors(pid),
@@ -198,8 +202,7 @@ def misplaced(
 ) -> int:
     """Return how many *checked* connections have a subflow whose class contradicts the policy.
 
-    *subflows* has, by token, each subflow's remote end. *entries* has the class of each remote end. *cap* is the
-    class of the cap.
+    *subflows* has each subflow's remote end by token, *entries* the class of each remote end. *cap* is the cap's class.
     """
     return sum(
         any((entries.get(end) == cap) is not end.startswith(CAPPED_PREFIX) for end in subflows[token])
@@ -207,24 +210,23 @@ def misplaced(
     )
 
 
-def descriptors(pid: int) -> float:
-    """Return the number of open files of process *pid* and its descendants; NaN if it has ended."""
-    counts = []
-    for each in (pid, *descendants(pid)):
+def descriptors(pid: int) -> int:
+    """Return the number of open files of process *pid* and its descendants. Raises OSError if it has ended."""
+    count = len(os.listdir(f"/proc/{pid}/fd"))
+    for each in descendants(pid):
         with suppress(OSError):
-            counts.append(len(os.listdir(f"/proc/{each}/fd")))
-    return sum(counts) if counts else math.nan
+            count += len(os.listdir(f"/proc/{each}/fd"))
+    return count
 
 
-def _bpf_bytes(pid: int) -> float:
+def _bpf_bytes(pid: int) -> int:
     """Return the bytes of all BPF maps and programs that process *pid* holds, from /proc/PID/fdinfo, proc(5)."""
-    texts = []
-    with suppress(OSError):
-        for each in Path(f"/proc/{pid}/fdinfo").iterdir():
-            # The process may have closed the descriptor.
-            with suppress(OSError):
-                texts.append(each.read_text())
-    return sum(int(octets) for text in texts for octets in _MEMLOCK.findall(text)) if texts else math.nan
+    octets = 0
+    for each in Path(f"/proc/{pid}/fdinfo").iterdir():
+        # The process may have closed the descriptor.
+        with suppress(OSError):
+            octets += sum(map(int, _MEMLOCK.findall(each.read_text())))
+    return octets
 
 
 def _sample_values(row: Row[Settings, Soak], name: str) -> list[float]:
@@ -246,41 +248,28 @@ def _growth(name: str, most: float) -> Column[Settings, Soak]:
     return Column(f"growth of {name}", lambda row: [growth(_sample_values(row, name))], most=most, digits=3)
 
 
-_MIN_OPEN_NAME = "tunnels, in the sample with the fewest"
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
 COLUMNS: Sequence[Column[Settings, Soak]] = (
-    Column(
-        "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
-        least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
-    ),
-    _column(_MIN_OPEN_NAME, "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)),
+    _column("open tunnels, minimum", "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)),
     Column("tunnels replaced, /s", _replacement_rates, least=of_cell(lambda cell: MIN_REPLACED_SHARE * cell.churn)),
-    _column("subflows: connections missed, maximum in a sample", "missed", "most", most=0),
-    _column("subflows: phantom connections, maximum in a sample", "invented", "most", most=0),
+    _column("subflows: connections missed, maximum", "missed", "most", most=0),
+    _column("subflows: phantom connections, maximum", "phantom", "most", most=0),
+    _column("caps: connections compared, minimum", "checked", "least", least=of_cell(lambda cell: max(1, cell.n // 2))),
+    _column("caps: misclassified connections, maximum", "misclassified", "most", most=0),
     _column(
-        "caps: connections compared, minimum in a sample", "checked", "least",
-        least=of_cell(lambda cell: max(1, min(MAX_CHECKED, cell.n // 2))),
-    ),
-    _column("caps: misclassified connections, maximum in a sample", "wrong", "most", most=0),
-    _column(
-        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1.0, scale=1 / CAP, digits=3
+        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1, scale=1 / CAP, digits=3
     ),
     *(_growth(name, most) for name, most in SIZES.items()),
-    Column(
-        "throttler's resident memory at the end", lambda row: _sample_values(row, "throttler's resident memory")[-1:],
-        unit=" MB", digits=1,
-    ),
+    _column("throttler's resident memory, maximum", "throttler's resident memory", "most", unit=" MB"),
     *columns_of(Soak),
-    Column("SIGTERM: dumps that differ", lambda row: [len(soak.remnants) for soak in row.measured], most=0, digits=0),
-)  # fmt: skip
+)
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
     cells=lambda chosen: [chosen],
     runs=lambda chosen, cell, variant: 1,
-    attempts=lambda cell: 1,
+    attempts=1,
     bed=lambda chosen, cells, seed: Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))),
     measure=measure,
-    name=lambda row: "",
-    tables=[Table("Soak", COLUMNS, beside=True)],
+    tables=[Table("Soak", COLUMNS, transposed=True)],
 )

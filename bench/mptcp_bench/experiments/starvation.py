@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.model import Endpoint, Topology
+from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.topologies import MBIT, PATH_NETWORKS, SECOND_CLIENT_NETWORKS, with_second_client
@@ -41,91 +41,73 @@ VANISH_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class PathLoad:
-    """One path of a layout, with its rates in bits/s."""
-
-    name: str
-    address: str
-    """The client's address on this path."""
-    networks: tuple[str, ...]
-    """The clients' networks of the path in the policy."""
-    link: int
-    cap: int | None
-
-    @property
-    def expected(self) -> int:
-        """The rate that the path must carry."""
-        return self.link if self.cap is None else min(self.link, self.cap)
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """A topology, the rate that each of its paths must carry, and the number of other clients that vanish."""
+    """Paths with their rates and caps in Mbit/s and their RTTs in ms; without RTTs, the paths are not emulated."""
 
     name: str
-    loads: tuple[PathLoad, ...]
-    topology: Topology
+    rates: tuple[float, ...]
+    caps: tuple[float | None, ...]
+    rtts: tuple[int, ...] = ()
     vanishing: int = 0
     """Number of other clients that share the paths and their caps, and are then cut off."""
 
     def __str__(self) -> str:
         return self.name
 
-    def load(self, path: str) -> PathLoad:
-        return next(load for load in self.loads if load.name == path)
+    @property
+    def paths(self) -> str:
+        """The paths' names, each one letter."""
+        return "abcdefgh"[: len(self.rates)]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The client's address on each path."""
+        return [f"10.77.{network}.2" for network in PATH_NETWORKS[: len(self.rates)]]
+
+    def cap(self, path: str) -> float | None:
+        return self.caps[self.paths.index(path)]
+
+    def expected(self, path: str) -> float:
+        """Return the rate in Mbit/s that *path* must carry."""
+        rate, cap = self.rates[self.paths.index(path)], self.cap(path)
+        return rate if cap is None else min(rate, cap)
 
     def policy(self) -> str:
         """Return the text of the policy with the caps."""
         # With the guard, the caps would be lifted two seconds after the clients vanish.
-        lines = ["version: 1", f"guard: {{enabled: {str(not self.vanishing).lower()}}}", "paths:"]
-        lines += [f"  {load.name}: {{clients: [{', '.join(load.networks)}]}}" for load in self.loads]
-        lines += ["rules:"] + [
-            f"- {{name: {load.name}, paths: [{load.name}], throttle: {{rate: {load.cap} bit/s}}}}"
-            for load in self.loads
-            if load.cap is not None
+        lines, rules = ["version: 1", f"guard: {{enabled: {str(not self.vanishing).lower()}}}", "paths:"], ["rules:"]
+        for index, (path, cap) in enumerate(zip(self.paths, self.caps, strict=True)):
+            others = SECOND_CLIENT_NETWORKS[index : index + 1] if self.vanishing else ()
+            networks = ", ".join(f"10.77.{each}.0/24" for each in (PATH_NETWORKS[index], *others))
+            lines.append(f"  {path}: {{clients: [{networks}]}}")
+            if cap is not None:
+                rules.append(f"- {{name: {path}, paths: [{path}], throttle: {{rate: {round(cap * MBIT)} bit/s}}}}")
+        return "\n".join([*lines, *rules, ""])
+
+    def topology(self) -> Topology:
+        rates = [round(rate * MBIT) for rate in self.rates]
+        emulated = [
+            EmulatedPath(path, *[Direction(rate, rtt * 500)] * 2)
+            for path, rate, rtt in zip(self.paths, rates, self.rtts, strict=False)
         ]
-        return "\n".join(lines) + "\n"
-
-
-def _layout(
-    name: str, rates: Sequence[float], caps: Sequence[float | None], rtts: Sequence[int], vanishing: int = 0
-) -> Layout:
-    """Return a layout of paths with *rates* and *caps* in Mbit/s, and *rtts* in ms; without RTTs, without emulation."""
-    loads = []
-    for index, (rate, cap) in enumerate(zip(rates, caps, strict=True)):
-        network, others = PATH_NETWORKS[index], SECOND_CLIENT_NETWORKS[index : index + 1] if vanishing else ()
-        networks = tuple(f"10.77.{number}.0/24" for number in (network, *others))
-        limit = None if cap is None else round(cap * MBIT)
-        loads.append(PathLoad("abcdefgh"[index], f"10.77.{network}.2", networks, round(rate * MBIT), limit))
-    links = [load.link for load in loads]
-    if rtts:
-        emulated = zip(loads, rtts, strict=True)
-        topology = paths([EmulatedPath(load.name, *[Direction(load.link, rtt * 500)] * 2) for load, rtt in emulated])
-    else:
-        topology = paths(links)
-    topology = with_second_client(topology, OTHERS, links) if vanishing else topology
-    return Layout(name, tuple(loads), topology, vanishing)
-
-
-def _eight() -> Layout:
-    """Return a tester's layout: eight paths, three of them with low caps."""
-    caps = (7.3, 1, None, None, 0.7, None, None, None)
-    layout = _layout("eight", (10, 10, 10, 10, 6, 6, 6, 6), caps, ())
-    joins = list(zip(layout.loads, layout.topology.devices("client"), strict=True))[1:]
-    # The kernel allows eight endpoints. The first path needs no endpoint, because connections open on it.
-    ends = tuple(Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2))
-    nodes = (replace(each, endpoints=ends) if each.name == "client" else each for each in layout.topology.nodes)
-    return replace(layout, topology=replace(layout.topology, nodes=tuple(nodes)))
+        found = paths(emulated or rates)
+        if len(self.rates) > 4:
+            # The kernel allows eight endpoints. The first path needs none, because connections open on it.
+            client, *others = found.nodes
+            joins = [each for each in client.endpoints if ":" not in each.address][1:]
+            found = replace(found, nodes=(replace(client, endpoints=tuple(joins)), *others))
+        return with_second_client(found, OTHERS, rates) if self.vanishing else found
 
 
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        _eight(),
-        _layout("three", (20, 20, 20), (None, 1, None), (10, 40, 60)),
+        # A tester's layout, three of whose paths have low caps.
+        Layout("eight", (10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None)),
+        Layout("three", (20, 20, 20), (None, 1, None), (10, 40, 60)),
         # DSL, and LTE after its data volume is used up.
-        *(_layout(f"low-{cap * 1000:g}k", (50, 20), (None, cap), (20, 60)) for cap in (2, 0.512, 0.128, 0.064)),
-        *(_layout(f"vanished-{count}", (50, 20), (5, None), (20, 20), count) for count in (4, 9)),
+        *(Layout(f"low-{cap * 1000:g}k", (50, 20), (None, cap), (20, 60)) for cap in (2, 0.512, 0.128, 0.064)),
+        *(Layout(f"vanished-{count}", (50, 20), (5, None), (20, 20), count) for count in (4, 9)),
     )
 }
 
@@ -138,13 +120,13 @@ class Settings:
 
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Layout], seed: int) -> Iterator[Setup]:
-    with Testbed(cells[0].topology, seed=seed) as testbed:
+    with Testbed(cells[0].topology(), seed=seed) as testbed:
         yield Setup.start(testbed, cells[0].policy(), control="bbr")
 
 
-def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
+def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, PathRate]:
     """Run one download. Return each path's rate by its name. Raises TestbedError if a subflow is missing."""
-    client, layout, addresses = setup.client, turn.cell, {load.address for load in turn.cell.loads}
+    client, layout, addresses = setup.client, turn.cell, set(turn.cell.addresses)
 
     def subflows() -> set[str]:
         return set(client_ends(setup.proxy, addresses))
@@ -154,11 +136,11 @@ def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
         for _ in range(layout.vanishing):
             stack.enter_context(setup.testbed[OTHERS].running(setup.download, name="other"))
         time.sleep(WARM_UP_SECONDS if layout.vanishing else 0)
-        recorder = stack.enter_context(Recorder(client, layout.topology.devices("client"), interval=0.25))
+        recorder = stack.enter_context(Recorder(client, layout.topology().devices("client"), interval=0.25))
         stack.enter_context(client.running(setup.download))
         recorder.wait(WARM_UP_SECONDS)
         if missing := addresses - subflows():
-            raise TestbedError(f"{layout.name}: there is no subflow from {', '.join(missing)}")
+            raise TestbedError(f"{layout}: there is no subflow from {', '.join(missing)}")
         silent = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
         with dropping(setup.testbed["core"], silent) if layout.vanishing else nullcontext():
             begin = recorder.now + (VANISH_SECONDS if layout.vanishing else 0)
@@ -166,48 +148,47 @@ def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
     return judge(recorder.samples, layout, begin)
 
 
-def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, Carried]:
+def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, PathRate]:
     """Return the rate of each path from *begin* on. Raises ValueError if there are too few samples."""
     return {
-        load.name: Carried(mean_rate(samples, device, begin, begin + MEASURE_SECONDS) / load.expected)
-        for load, device in zip(layout.loads, layout.topology.devices("client"), strict=True)
+        path: PathRate(mean_rate(samples, device, begin, begin + MEASURE_SECONDS) / MBIT / layout.expected(path))
+        for path, device in zip(layout.paths, layout.topology().devices("client"), strict=True)
     }
 
 
-def _min_share(row: Row[Layout, Carried]) -> float:
+def _min_share(row: Row[Layout, PathRate]) -> float:
     """Return the minimum rate of the row's path, as a share of its link or cap."""
-    load = row.cell.load(row.part)
-    if load.cap is None:
+    layout, cap = row.cell, row.cell.cap(row.part)
+    if cap is None:
         return MIN_UNCAPPED
-    others = sum(each.expected for each in row.cell.loads if each.cap is None)
-    return 0.0 if others >= IDLE_RATIO * load.cap else MIN_CAPPED
+    others = sum(layout.expected(path) for path in layout.paths if layout.cap(path) is None)
+    return 0.0 if others >= IDLE_RATIO * cap else MIN_CAPPED
 
 
-def _path(row: Row[Layout, Carried]) -> str:
+def _path(row: Row[Layout, PathRate]) -> str:
     """Return a text with the row's path and the link or cap with which its rate is compared."""
-    return f"{row.part}, of its {'link' if row.cell.load(row.part).cap is None else 'cap'}"
+    return f"rate of path {row.part} / its {'link' if row.cell.cap(row.part) is None else 'cap'}"
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class PathRate:
     """The rate of one path, as a share of its link or cap."""
 
-    share: float = figure("carried", aim=_path, digits=3, least=_min_share, most=MAX_SHARE)
+    share: float = figure("rate / link or cap", aim=_path, digits=3, least=_min_share, most=MAX_SHARE)
 
 
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
     cells=lambda chosen: [LAYOUTS[name] for name in chosen.layout],
-    parts=lambda layout: [load.name for load in layout.loads],
+    parts=lambda layout: layout.paths,
     bed=bed,
     measure=measure,
     tables=(
         Table(
-            "Paths beside a low cap",
-            (RUNS, *columns_of(Carried)),
+            "Paths while one has a low cap",
+            (RUNS, *columns_of(PathRate)),
             (("layout", lambda row: str(row.cell)), ("path", _path)),
         ),
     ),
-    name=lambda row: str(row.cell),
 )

@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates
 
 from . import steering_outages as outages
-from .columns import Row, Table, columns_of, figure
+from .columns import Table, columns_of, figure, of_cell
 from .devices import DEVICES, policy
 from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
@@ -38,36 +38,29 @@ START_SECONDS = 1.0
 """Seconds from the start of the client's program until both subflows exist and the mode controls them."""
 WINDOW_SECONDS = 10.0
 """Seconds over which a path's share is computed."""
-PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
+PACED = {"paced load-balancing 60/40": 20, "paced load-balancing 85/15": 12}
 """Rate in Mbit/s at which the origin sends during the whole download."""
-Bounds = tuple[float | None, float | None]
-BOTH_FULL: Bounds = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
-"""Minimum and maximum rate in Mbit/s if both paths are full. A link with a higher rate was not emulated."""
-NO_AIM: Bounds = (None, None)
-AIMS: dict[str, dict[str, Bounds]] = {
-    "active-standby": {
-        "standby's share before": (None, 0.001),
-        "taken over after s": (None, 1),
-        "back after s": (None, AFTER_SECONDS),
-    },
-    "priority-based": {
-        "Mbit/s, fast origin": BOTH_FULL,
-        "Ethernet's share, slow origin": (None, 0.02),
-        "Mbit/s, slow origin": (0.9 * SLOW_ORIGIN, None),
-    },
+WEIGHTS = {
+    "load-balancing 70/30": (70, 30), "load-balancing 50/50": (50, 50), "paced load-balancing 60/40": (60, 40),
+    "paced load-balancing 85/15": (85, 15),
+}  # fmt: skip
+"""Weights of Ethernet and Wi-Fi."""
+MIN_TOTAL = {"smallest-delay": 0.95 * (ETHERNET + WIFI), **{kind: 0.9 * rate for kind, rate in PACED.items()}}
+"""Minimum rate in Mbit/s of both paths together, by kind."""
+MAX_TOTAL = 1.05 * (ETHERNET + WIFI)
+"""Maximum rate in Mbit/s of both paths together. A link with a higher rate was not emulated."""
+RULES = {
+    "active-standby": outages.rules("active-standby", ", active: wifi, standby: ethernet"),
+    "priority-based": outages.rules("priority-based", ", order: [wifi, ethernet]"),
     **{
-        kind: {
-            "Ethernet's share": NO_AIM,
-            "worst over 10 s, points": (None, 5.0),
-            "Mbit/s": (0.9 * PACED[kind] if kind in PACED else None, None),
-        }
-        for kind in ("load-balancing 70/30", "load-balancing 50/50", *PACED)
+        kind: outages.rules("load-balancing", f", weights: {{ethernet: {ethernet}, wifi: {wifi}}}")
+        for kind, (ethernet, wifi) in WEIGHTS.items()
     },
-    "smallest-delay": {"Ethernet's share": NO_AIM, "Mbit/s": BOTH_FULL},
-    "no rule": {"Ethernet's share": NO_AIM, "Mbit/s": NO_AIM},
+    "smallest-delay": outages.rules("smallest-delay"),
+    "no rule": "[]",
 }
-"""The findings of each kind of download, with the minimum and maximum of the mean of each finding."""
-QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
+"""The policy's list of rules for each kind of download."""
+QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "paced load-balancing 60/40")
 EVENTS: dict[str, Callable[[Testbed], AbstractContextManager[None]]] = {
     "active-standby": lambda testbed: dropping(testbed["hop2"]),
     "priority-based": lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
@@ -75,35 +68,45 @@ EVENTS: dict[str, Callable[[Testbed], AbstractContextManager[None]]] = {
 """The event in the middle of the transfer, by kind."""
 
 
-def rules(kind: str) -> str:
-    """Return the policy's list of rules for a download of *kind*."""
-    mode, _, weights = kind.partition(",")[0].partition(" ")
-    if kind == "no rule":
-        return "[]"
-    ethernet, _, wifi = weights.partition("/")
-    options = {
-        "active-standby": ", active: wifi, standby: ethernet",
-        "priority-based": ", order: [wifi, ethernet]",
-        "load-balancing": f", weights: {{ethernet: {ethernet}, wifi: {wifi}}}",
-        "smallest-delay": "",
-    }
-    return f"[{{name: steered, steer: {{mode: {mode}{options[mode]}}}}}]"
+def _figure(heading: str, **column: Any) -> Any:
+    return figure(heading, None, **{"digits": 3, **column})
 
 
-def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Finding]:
-    """Return the findings of a download of *kind* by name. Its event began at *event* and lasted ``EVENT_SECONDS``.
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The findings of one download, as far as its kind has them. The time of an event that did not happen is infinity.
 
-    The time of an event that did not happen is infinity. Raises ValueError if there are too few samples.
+    The modes that have an event in the middle of the download have only the first six figures.
     """
 
-    def share(device: str, start: float, end: float) -> float:
-        """Return *device*'s share of all bytes that arrived between two times."""
-        by_device = {name: mean_rate(samples, name, start, end) for name in DEVICES}
-        return by_device[device] / max(1.0, sum(by_device.values()))
+    standby: float | None = _figure("standby's share before the outage", most=0.001)
+    takeover: float | None = _figure("takeover after s", most=1)
+    back: float | None = _figure("return to the active path after s", most=AFTER_SECONDS)
+    fast: float | None = _figure("Mbit/s, fast origin", least=0.95 * (ETHERNET + WIFI), most=MAX_TOTAL)
+    slow_share: float | None = _figure("Ethernet's share, slow origin", most=0.02)
+    slow: float | None = _figure("Mbit/s, slow origin", least=0.9 * SLOW_ORIGIN)
+    share: float | None = _figure("Ethernet's share")
+    deviation: float | None = _figure("largest deviation over 10 s, points", most=5)
+    """Maximum difference between Ethernet's share and its weight, in percentage points."""
+    total: float | None = _figure(
+        "Mbit/s", least=of_cell(lambda cell: MIN_TOTAL[cell.kind]), most=MAX_TOTAL,
+        judged=lambda row: row.cell.kind in MIN_TOTAL,
+    )  # fmt: skip
+
+
+def judge(kind: str, samples: Sequence[Sample], event: float) -> Shares:
+    """Return the findings of a download of *kind*. Its event began at *event* and lasted ``EVENT_SECONDS``.
+
+    Raises ValueError if there are too few samples.
+    """
 
     def total(start: float, end: float) -> float:
         """Return the rate of both paths together, in Mbit/s, between two times."""
         return sum(mean_rate(samples, device, start, end) for device in DEVICES) / 1e6
+
+    def share(start: float, end: float) -> float:
+        """Return Ethernet's share of all bytes that arrived between two times."""
+        return mean_rate(samples, "eth0", start, end) / 1e6 / max(1e-6, total(start, end))
 
     def seconds_until(device: str, start: float, minimum: float) -> float:
         """Return the seconds from *start* until *device* has more than *minimum* Mbit/s."""
@@ -112,41 +115,23 @@ def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Fi
 
     end, restored = samples[-1].time, event + EVENT_SECONDS
     if kind == "active-standby":
-        values = [
-            share("eth0", START_SECONDS, event),
-            seconds_until("eth0", event, 1),
-            seconds_until("wlan0", restored, 0.8 * WIFI),
-        ]
-    elif kind == "priority-based":
-        values = [total(2.5, event), share("eth0", restored - 3, restored), total(restored - 3, restored)]
-    else:
-        values = [share("eth0", 0, end), total(2, end)]
-        if kind.startswith("load-balancing"):
-            weight = int(kind.split()[1].partition("/")[0]) / 100
-            starts = [sample.time for sample in samples if sample.time + WINDOW_SECONDS < end]
-            shares = [share("eth0", start, start + WINDOW_SECONDS) for start in starts]
-            values.insert(1, max(100 * abs(each - weight) for each in shares))
-    return {name: Finding(value) for name, value in zip(AIMS[kind], values, strict=True)}
-
-
-def _bound(number: int) -> Callable[[Row[Cell, Finding]], float | None]:
-    return lambda row: AIMS[row.cell.kind][row.part][number]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One finding of a download in a mode."""
-
-    value: float = figure(
-        "mean", digits=3, aim=lambda row: row.part, least=_bound(0), most=_bound(1),
-        judged=lambda row: AIMS[row.cell.kind][row.part] != NO_AIM,
-    )  # fmt: skip
+        takeover, back = seconds_until("eth0", event, 1), seconds_until("wlan0", restored, 0.8 * WIFI)
+        return Shares(standby=share(START_SECONDS, event), takeover=takeover, back=back)
+    if kind == "priority-based":
+        slow = restored - 3, restored
+        return Shares(fast=total(2.5, event), slow_share=share(*slow), slow=total(*slow))
+    deviation = None
+    if kind in WEIGHTS:
+        starts = [sample.time for sample in samples if sample.time + WINDOW_SECONDS < end]
+        deviation = max(abs(100 * share(start, start + WINDOW_SECONDS) - WEIGHTS[kind][0]) for start in starts)
+    return Shares(share=share(0, end), deviation=deviation, total=total(2, end))
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """RTTs of Ethernet and Wi-Fi in milliseconds, and the kind of download."""
 
+    rates: ClassVar = (ETHERNET, WIFI)
     rtts: tuple[float, float]
     kind: str
 
@@ -157,13 +142,9 @@ class Cell:
     def bed(self) -> str:
         return "{:g}/{:g} ms".format(*self.rtts)
 
-    @property
-    def rates(self) -> tuple[int, int]:
-        return ETHERNET, WIFI
-
-    def measure(self, setup: Setup) -> dict[str, Finding]:
+    def measure(self, setup: Setup) -> Shares:
         """Download in a mode, with the mode's event."""
-        setup.load_while_idle(policy(rules(self.kind)), [] if self.kind == "no rule" else ["steered"])
+        setup.load_while_idle(policy(RULES[self.kind]), [] if self.kind == "no rule" else ["steered"])
         paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
         with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
             recorder.wait(BEFORE_SECONDS)
@@ -171,7 +152,7 @@ class Cell:
             with EVENTS[self.kind](setup.testbed) if self.kind in EVENTS else nullcontext():
                 recorder.wait(event + EVENT_SECONDS)
             recorder.wait(event + EVENT_SECONDS + AFTER_SECONDS)
-        return findings(self.kind, recorder.samples, event)
+        return judge(self.kind, recorder.samples, event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +162,7 @@ class Settings:
         "RTTs of Ethernet/Wi-Fi in ms (part modes)", "20/20,60/20", several(rtt_pair), quick="20/20"
     )
     runs: int = parameter("number of runs per cell", "5", whole(), quick="1")
-    kind: tuple[str, ...] = choices(
-        "kinds of download (part modes), separated by |", AIMS, quick="|".join(QUICK_KINDS), by="|"
-    )
+    kind: tuple[str, ...] = choices("kinds of download (part modes)", RULES, quick=",".join(QUICK_KINDS))
     mode: tuple[str, ...] = choices("modes (part outages)", outages.RULES, quick="none,active-standby,priority-based")
     fault: tuple[str, ...] = choices("faults (part outages)", outages.FAULTS, quick="silent")
     outage: tuple[int, ...] = parameter(
@@ -211,18 +190,19 @@ def bed(chosen: Settings, cells: Sequence[Cell | outages.Cell], seed: int) -> It
         yield Setup.start(testbed, policy("[]"), up=isinstance(first, outages.Cell))
 
 
-_LABELS = (("RTT ms", lambda r: r.cell.bed[:-3]), ("mode", lambda r: r.cell.kind), ("quantity", lambda r: r.part))
 SCENARIO: Scenario[Settings, Any, Setup, Any] = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
     cells=cells,
-    together=lambda cell: cell.bed,
+    shared_bed=lambda cell: cell.bed,
     bed=bed,
     measure=lambda setup, turn: turn.cell.measure(setup),
-    parts=lambda cell: tuple(AIMS[cell.kind]) if isinstance(cell, Cell) else ("",),
     tables=(
-        Table("Steering modes", columns_of(Finding), _LABELS, of=lambda row: isinstance(row.cell, Cell)),
+        Table(
+            "Steering modes", columns_of(Shares),
+            (("RTT ms", lambda row: row.cell.bed[:-3]), ("mode", lambda row: row.cell.kind)),
+            of=lambda row: isinstance(row.cell, Cell), wrapped=[column.heading for column in columns_of(Shares)],
+        ),
         outages.TABLE,
     ),
-    name=lambda row: str(row.cell),
-)
+)  # fmt: skip

@@ -12,28 +12,31 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate
 
-from ..statistics import fmean
-from .aims import no_less
+from ..statistics import fmean, no_less_than
 from .columns import Column, Row, Table, columns_of, figure
 from .devices import DEVICES, policy
 from .setup import Setup
 from .two_paths import client_ends, dropping, slow_origin
 
+
+def rules(mode: str, options: str = "") -> str:
+    """Return a policy's list of rules, with one rule that steers by *mode*."""
+    return f"[{{name: steered, steer: {{mode: {mode}{options}}}}}]"
+
+
 NONE = "none"
 """The mode of a policy without rules."""
-RULES = {NONE: "[]"} | {
-    mode: f"[{{name: steered, steer: {{mode: {mode}{options}}}}}]"
-    for mode, options in {
-        "active-standby": ", active: ethernet, standby: wifi",
-        "priority-based": ", order: [ethernet, wifi]",
-        "load-balancing": ", weights: {ethernet: 60, wifi: 40}",
-        "smallest-delay": "",
-    }.items()
+RULES = {
+    NONE: "[]",
+    "active-standby": rules("active-standby", ", active: ethernet, standby: wifi"),
+    "priority-based": rules("priority-based", ", order: [ethernet, wifi]"),
+    "load-balancing": rules("load-balancing", ", weights: {ethernet: 60, wifi: 40}"),
+    "smallest-delay": rules("smallest-delay"),
 }
 """The policy's list of rules for each mode. Ethernet fails, over which connections open."""
 LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
@@ -55,10 +58,9 @@ APPLICATION = "application"
 """Name of the counter of the bytes that the application has received."""
 MIN_RATE = 1_000_000
 """Rate in bits/s. An application that receives less in 0.1 s stands still."""
-SETTLE_SECONDS = 2.0
-"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
-MAX_STALL_SECONDS = 1.0
-"""Maximum seconds for which the application may stand still."""
+SETTLE_SECONDS, MAX_STALL_SECONDS = 2.0, 1.0
+"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long; maximum seconds for
+which the application may stand still."""
 MARGIN = 0.15
 """Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
 a mode differ by this share."""
@@ -70,6 +72,9 @@ MAX_FIRST_RATE = 1.05 * LOST_RATE
 class Cell:
     """One combination of the varied settings."""
 
+    bed: ClassVar = "outages"
+    rates: ClassVar = (LOST_RATE, OTHER_RATE)
+    rtts: ClassVar = (RTT, RTT)
     mode: str
     fault: str
     outage: int
@@ -77,18 +82,6 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.mode}, {self.fault}, {self.outage} s, {self.load}"
-
-    @property
-    def bed(self) -> str:
-        return "outages"
-
-    @property
-    def rates(self) -> tuple[int, int]:
-        return LOST_RATE, OTHER_RATE
-
-    @property
-    def rtts(self) -> tuple[float, float]:
-        return RTT, RTT
 
     def measure(self, setup: Setup) -> Outage:
         """Transfer in a mode while a path fails and returns."""
@@ -127,10 +120,6 @@ class Cell:
         return router.link_down("wan") if self.fault == "router" else dropping(router)
 
 
-def _has_mode(row: Row[Cell, Outage]) -> bool:
-    return row.cell.mode != NONE
-
-
 def _without_mode(row: Row[Cell, Outage], name: str) -> list[float]:
     """Return the value *name* of each run of the same outage without a mode."""
     return [getattr(each, name) for each in row.results.of(replace(row.cell, mode=NONE))]
@@ -149,15 +138,12 @@ def _relative(row: Row[Cell, Outage]) -> list[float]:
     steered, without = row.values("during"), _without_mode(row, "during")
     if not steered or not any(without):
         return []
-    bound = no_less("", steered, without, MARGIN).value if min(len(steered), len(without)) > 1 else None
-    return [fmean(steered) / fmean(without) if bound is None else bound]
+    low = no_less_than(steered, without, MARGIN).low
+    return [(fmean(steered) if low is None else low + (1 - MARGIN) * fmean(without)) / fmean(without)]
 
 
 def _uses_first_path(row: Row[Cell, Outage]) -> bool:
-    """Return whether only the first path may be used before the failure.
-
-    Priority-based uses both paths for downloads at full speed, which is also how paced downloads begin.
-    """
+    """Return whether only the first path may be used before the failure. Downloads begin at full speed, over both."""
     return row.cell.mode == "active-standby" or (row.cell.mode in BY_ORDER and row.cell.load == "upload")
 
 
@@ -167,11 +153,11 @@ class Outage:
 
     before: float = figure("Mbit/s before", digits=1)
     """Rate of the application before the outage, Mbit/s."""
-    during: float = figure("in it", digits=1)
+    during: float = figure("Mbit/s in the outage", digits=1)
     """Rate of the application in the outage, Mbit/s; without its first ``SETTLE_SECONDS`` if it is long."""
     still: float = figure(
-        "stands still s", digits=1, aim="stands still for s", most=_max_stall,
-        judged=lambda row: _has_mode(row) and row.cell.load != "upload",
+        "longest pause s", digits=1, aim="longest pause of the application, s", most=_max_stall,
+        judged=lambda row: row.cell.mode != NONE and row.cell.load != "upload",
     )  # fmt: skip
     """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
 
@@ -198,10 +184,13 @@ TABLE: Table[Any, Outage] = Table(
     (
         *columns_of(Outage),
         Column(
-            "", "before", "most", "Mbit/s before the failure, by the first path alone", most=MAX_FIRST_RATE,
+            "", "before", "most", "Mbit/s before the failure, over only the first path", most=MAX_FIRST_RATE,
             judged=_uses_first_path,
         ),
-        Column("", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN, judged=_has_mode),
+        Column(
+            "", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN,
+            judged=lambda row: row.cell.mode != NONE,
+        ),
     ),
     (
         ("load", lambda row: row.cell.load),

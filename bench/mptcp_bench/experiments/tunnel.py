@@ -156,7 +156,7 @@ Of = Row[Cell, Any]
 
 def _goodput(heading: str, variant: str) -> Column[Cell, Any]:
     def values(row: Of) -> list[float]:
-        return [point.goodput for point in row.beside(variant)]
+        return [point.goodput for point in row.other_runs(variant)]
 
     return Column(heading, values, by="median", scale=1e-6, digits=1)
 
@@ -165,7 +165,7 @@ def _divided_by(fold: Callable[[list[float]], float]) -> Any:
     """Return a function that divides a row's rates by the result of *fold* for the median rates of both paths alone."""
 
     def values(row: Of) -> list[float]:
-        alone = [[point.goodput for point in row.beside(variant)] for variant in ("a alone", "b alone")]
+        alone = [[point.goodput for point in row.other_runs(variant)] for variant in ("a alone", "b alone")]
         return [rate / fold([median(rates, default=nan) for rates in alone]) for rate in row.values("goodput")]
 
     return values
@@ -175,7 +175,7 @@ def _excess(variant: str, name: str) -> Any:
     """Return a function that computes how much a row's median of *name* exceeds the median under *variant*."""
 
     def values(row: Of) -> list[float]:
-        others = [float(getattr(each, name)) for each in row.beside(variant)]
+        others = [float(getattr(each, name)) for each in row.other_runs(variant)]
         return [median(row.values(name)) - median(others)] if others and row.measured else []
 
     return values

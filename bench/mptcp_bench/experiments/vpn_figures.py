@@ -15,7 +15,7 @@ from typing import Any
 from .. import style
 from ..statistics import median
 from .columns import CELL, RUNS, Column, Table
-from .drawing import drawn
+from .drawing import draw_panels
 from .findings import Picture
 from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
@@ -91,7 +91,7 @@ def figure(
         cells=cells,
         parts=lambda at: at.inner,
         variants=lambda chosen, at: list(vpns(ways, chosen.outer)),
-        drawn=True,
+        shuffled=True,
         bed=lambda chosen, cells, seed: vpn_bed(cells[0].paths, seed, chosen.seconds),
         measure=measure,
         tables=(GOODPUT,),
@@ -119,7 +119,7 @@ def pictures(name: str, title: str, results: VpnResults) -> list[Picture]:
         for loss in dict.fromkeys(at.loss for at in conditions(results))
     ]
     subtitle = "goodput of a download through the VPN, over the second path's RTT"
-    return [Picture(name, lambda target: drawn(target, title, subtitle, panels))] if panels else []
+    return [Picture(name, lambda target: draw_panels(target, title, subtitle, panels))] if panels else []
 
 
 def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:

@@ -19,7 +19,7 @@ from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
 from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
-from .drawing import drawn
+from .drawing import draw_panels
 from .findings import Picture
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control
@@ -101,7 +101,7 @@ def pictures(results: VpnResults) -> list[Picture]:
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
 
     subtitle = "for each VPN the run with the median of the acknowledged bytes"
-    return [Picture(NAME, lambda target: drawn(target, TITLE, subtitle, [panel]))] if results.runs else []
+    return [Picture(NAME, lambda target: draw_panels(target, TITLE, subtitle, [panel]))] if results.runs else []
 
 
 START: Table[Condition, Start] = Table(

@@ -30,7 +30,7 @@ LARGE_BUFFER = 720_000
 """Larger receive buffer of Figure 4 in bytes, with which Figure 5 is measured."""
 LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
 TABLE: Table[Any, Any] = Table(
-    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS, beside=True
+    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS, transposed=True
 )
 
 
@@ -74,11 +74,11 @@ def _figure(
     return Scenario(
         settings=Settings,
         needs=(),
-        ready=ready,
+        check_host=ready,
         cells=partial(_cells, trials),
         runs=lambda chosen, *_: chosen.repetitions or (short_repetitions if chosen.short else repetitions),
-        together=lambda trial: name,
-        drawn=not is_ordered,
+        shared_bed=lambda trial: name,
+        shuffled=not is_ordered,
         bed=bed,
         measure=lambda downloads, turn: downloads.download(turn.cell),
         tables=(TABLE,),

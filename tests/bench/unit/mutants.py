@@ -7,7 +7,6 @@ path, a cap that is never set, an unused path, no emulation, plain TCP, or no me
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ MBIT = 1_000_000
 Load = Callable[[float], float]
 """Rate in Mbit/s as a function of seconds since the start of a series."""
 REFUSALS = (ValueError, TestbedError)
+Judged = Callable[[], Sequence[Aim]]
 Bound = tuple[str, str]
 """Name of an aim, and ``least`` or ``most``."""
 
@@ -31,8 +31,8 @@ Bound = tuple[str, str]
 class Judge:
     """The sound result and the mutants of one experiment."""
 
-    sound: Callable[[], Sequence[Aim]]
-    mutants: Mapping[str, Callable[[], Sequence[Aim]]]
+    sound: Judged
+    mutants: Mapping[str, Judged]
     """For each fault's name: a function that returns the aims of that faulty result."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """The error message of each mutant that the experiment refuses to judge. All other mutants must miss an aim."""
@@ -56,17 +56,39 @@ def rehearsed(
     return scenario.results(turns, runs)
 
 
+def judge_of(
+    scenario: Scenario[Any, Any, Any, M],
+    options: Mapping[str, str],
+    measure: Callable[..., M | Mapping[str, M]],
+    mutants: Mapping[str, Mapping[str, Any]],
+    refused: Mapping[str, str] | None = None,
+) -> Judge:
+    """Return a judge whose *measure* takes a turn, and by name what a mutant changes.
+
+    A further mutant has no runs at all.
+    """
+
+    def judged(change: Mapping[str, Any]) -> Judged:
+        return lambda: scenario.aims(rehearsed(scenario, options, lambda turn: measure(turn, **change)))
+
+    nothing = rehearsed(scenario, options, lambda turn: None)
+    faulty = {name: judged(change) for name, change in mutants.items()}
+    return Judge(judged({}), {"nothing measured": lambda: scenario.aims(nothing), **faulty}, refused or {})
+
+
 def bounds(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds that *aims* have."""
-    sides = ((aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None)
-    return set(sides)
+    return {(aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None}
 
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds violated by the aims' values. NaN violates no bound."""
-    values = [(aim, math.nan if aim.value is None else aim.value) for aim in aims]
-    low = {(aim.what, "least") for aim, value in values if aim.least is not None and value < aim.least}
-    return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
+    return {
+        (aim.what, side)
+        for aim in aims
+        for side, sign in (("least", 1), ("most", -1))
+        if (bound := getattr(aim, side)) is not None and aim.value is not None and sign * aim.value < sign * bound
+    }
 
 
 def is_missed(aim: Aim) -> bool:
@@ -74,7 +96,7 @@ def is_missed(aim: Aim) -> bool:
     return aim.verdict in ("missed", "fails")
 
 
-def judged_by(judged: Callable[[], Sequence[Aim]]) -> Sequence[Aim]:
+def judged_by(judged: Judged) -> Sequence[Aim]:
     """Return the aims of a result, or none if the experiment refuses to judge it."""
     try:
         return judged()

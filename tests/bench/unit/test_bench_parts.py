@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parts of experiments that no mutant reaches: reactions, entries of caps, layouts, the client of pages."""
+"""Tests for parts of experiments that no mutant reaches: reactions, caps, layouts, a picture, the client of pages."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mutants_of_caps import onset_run
 
+from mptcp_bench.experiments import onset
+from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.soak import misplaced
@@ -20,6 +25,7 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
 from mptcp_throttler.policy.load import load_policy
 
+MAX_ENDPOINTS = 8
 PORT, FIRST, SECOND, NEXT = 3128, 40_000, 50_000, 40_002
 """The proxy's port; the client's ports of first and second subflow, and of the first subflow of another connection."""
 CAPABLE, THIRD_ACK = MpCapable(1, 0), MpJoinAck(b"\0" * 20)
@@ -48,22 +54,11 @@ def test_reaction_ends_with_the_first_marked_packet_of_the_capped_subflow(
     assert delays(segments, marked, PORT) == pytest.approx(expected)
 
 
-ENDS = ["10.77.3.2:40000", "10.77.4.2:40001"]
-CAP, DEFAULT = "4d50:10", "4d50:ffff"
-
-
-@pytest.mark.parametrize(
-    ("entries", "wrong"),
-    [
-        ({ENDS[0]: CAP, ENDS[1]: DEFAULT}, 0),
-        ({}, 1),
-        ({ENDS[0]: DEFAULT}, 1),
-        ({ENDS[0]: CAP, ENDS[1]: CAP}, 1),
-    ],
-    ids=["correct", "no entry", "another class", "both paths"],
-)
-def test_cap_is_correct_if_its_class_has_only_the_capped_path(entries: dict[str, str], wrong: int) -> None:
-    assert misplaced({"abcd"}, {"abcd": ENDS}, entries, CAP) == wrong
+@pytest.mark.parametrize(("classes", "wrong"), [("cap default", 0), ("cap cap", 1), ("default default", 1)])
+def test_cap_is_correct_if_its_class_has_only_the_capped_path(classes: str, wrong: int) -> None:
+    ends = ["10.77.3.2:40000", "10.77.4.2:40001"]
+    entries = dict(zip(ends, classes.split(), strict=True))
+    assert misplaced({"abcd"}, {"abcd": ends}, entries, "cap") == wrong
 
 
 def test_nftables_limit_allows_the_requests_with_a_busy_client() -> None:
@@ -73,44 +68,53 @@ def test_nftables_limit_allows_the_requests_with_a_busy_client() -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=str)
 def test_layout_can_be_built_and_its_policy_has_its_caps(layout: Layout) -> None:
-    assert steps(layout.topology, {node.name: node.name for node in layout.topology.nodes})
-    assert len(layout.topology.devices("client")) == len(layout.loads)
-    caps = {load.name: load.cap for load in layout.loads if load.cap is not None}
+    topology = layout.topology()
+    assert steps(topology, {node.name: node.name for node in topology.nodes})
+    assert all(len(node.endpoints) <= MAX_ENDPOINTS for node in topology.nodes)
+    caps = {path: cap * 1e6 for path in layout.paths if (cap := layout.cap(path)) is not None}
     rules = load_policy(layout.policy(), layout.name).rules
-    assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == caps
+    assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == pytest.approx(caps)
 
 
-@pytest.mark.parametrize(
-    ("kind", "octets", "error"),
-    [("get", 300, None), ("keepalive", 300, None), ("get", 299, "ended after 299 of 300 bytes")],
-)
+def test_picture_shows_the_first_cell_that_has_both_landings(tmp_path: Path) -> None:
+    """All transfers of a cell may have failed."""
+    first, second = onset.SCENARIO.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
+    turns = [Turn(first, "soft", 1), Turn(second, "at-once", 1), Turn(second, "soft", 1)]
+    runs = [Run(turn, onset_run(turn)) for turn in turns]
+    assert onset.pictures(Results(turns, runs[:2])) == []
+    [picture] = onset.pictures(Results(turns, runs))
+    picture.draw(tmp_path / "x.svg")
+    text = (tmp_path / "x.svg").read_text()
+    assert str(second) in text
+    assert str(first) not in text
+
+
+@pytest.mark.parametrize(("kind", "octets"), [("get", 300), ("keepalive", 300), ("get", 299)])
 def test_client_of_many_files_reports_complete_and_incomplete_files(
-    kind: str, octets: int, error: str | None, monkeypatch: pytest.MonkeyPatch
+    kind: str, octets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Use plain TCP, so that no kernel with MPTCP is needed.
     monkeypatch.setattr(fetch, "MPTCP", 0)
-    connections = 0
+    connections = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        while await reader.readline():
-            while (await reader.readline()).strip():
-                pass
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
-            if octets < 300:
-                break
+        connections.append(writer)
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
+                if octets < 300:
+                    break
         writer.close()
 
     async def download() -> list[dict[str, Any]]:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        order = {"proxy": ["127.0.0.1", port], "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
+        proxy = ["127.0.0.1", server.sockets[0].getsockname()[1]]
+        order = {"proxy": proxy, "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
         fetcher = fetch.Fetcher({**order, "files": [["300", 300]] * 6})
         await fetcher.run()
         server.close()
         return fetcher.done
 
-    done = asyncio.run(download())
-    assert [each["error"] for each in done] == [error] * 6
-    assert connections == (2 if kind == "keepalive" else 6)
+    error = None if octets == 300 else "ended after 299 of 300 bytes"
+    assert [each["error"] for each in asyncio.run(download())] == [error] * 6
+    assert len(connections) == (2 if kind == "keepalive" else 6)
