@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for processor usage computed from /proc/stat."""
+"""Tests for the usage of processors, computed from /proc/stat."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ def reading(seconds: float, *cpus: tuple[int, ...], waited: int = 0, own: float 
 
 
 def test_usage_is_the_share_of_time_between_two_readings() -> None:
-    before = reading(10.0, (100, 100, 100, 100, 100), waited=5_000_000, own=7.0)
-    after = reading(20.0, (140, 110, 130, 110, 110), waited=9_000_000, own=7.0 + 30 / TICK)
+    before = reading(10.0, (100, 100, 100, 100, 100), (0, 0, 0, 0, 0), waited=5_000_000, own=7.0)
+    after = reading(20.0, (140, 110, 130, 110, 110), (0, 0, 100, 0, 0), waited=9_000_000, own=7.0 + 30 / TICK)
     found = usage(before, after)
     # The user time already contains the guest time.
-    assert (found.stolen, found.idle, found.waiting) == (0.1, 0.4, 0.4)
-    assert found.others == pytest.approx(0.2)
+    assert (found.stolen, found.idle, found.waiting, found.least_idle) == (0.05, 0.7, 0.4, 0.4)
+    assert found.others == pytest.approx(0.1)
     # Interrupts and idle time belong to no program, and a process's time may exceed the counted ticks.
-    assert usage(before, reading(20.0, (110, 100, 190, 100, 100), own=7.0 + 20 / TICK)).others == 0
+    idle = reading(20.0, (110, 100, 190, 100, 100), (0, 0, 100, 0, 0), own=7.0 + 20 / TICK)
+    assert usage(before, idle).others == 0
 
 
 @pytest.mark.parametrize(
@@ -48,10 +49,3 @@ def test_usage_is_the_share_of_time_between_two_readings() -> None:
 )
 def test_processors_are_busy_if_other_programs_used_them(used: Usage, busy: bool) -> None:
     assert used.busy is busy
-
-
-@pytest.mark.parametrize(("first", "second", "least_idle"), [(100, 0, 0.0), (50, 50, 0.5)])
-def test_full_processor_is_reported_beside_idle_ones(first: int, second: int, least_idle: float) -> None:
-    after = reading(1.0, (first, 0, 100 - first, 0, 0), (second, 0, 100 - second, 0, 0))
-    found = usage(reading(0.0, *[(0, 0, 0, 0, 0)] * 2), after)
-    assert (found.idle, found.least_idle) == (0.5, least_idle)
