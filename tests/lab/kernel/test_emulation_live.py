@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
@@ -38,10 +38,6 @@ def _needs(require: Callable[..., None]) -> None:
     require("root", "namespaces", "veth", "tbf", "ethtool", "nfqueue", "gcc")
 
 
-def emulated(*profiles: EmulatedPath) -> Testbed:
-    return Testbed(paths(profiles))
-
-
 @contextmanager
 def loaded(testbed: Testbed, rate: float, seconds: float, device: str = "eth0") -> Iterator[None]:
     """Load both directions, each with *rate* bits per second, until the scope ends."""
@@ -66,13 +62,12 @@ def connect_time(testbed: Testbed, version: int, device: str) -> float:
         return (time.monotonic() - start) * 1e3
 
 
-@pytest.mark.parametrize("version", [4, 6])
-def test_each_path_has_its_own_delay(version: int) -> None:
+def test_each_path_has_its_own_delay() -> None:
     """A busy machine can only make an attempt slower than its path, never faster."""
     near = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
     far = EmulatedPath("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
-    with emulated(near, far) as testbed:
-        for device, minimum, maximum in (("eth0", 2, 30), ("wlan0", 35, 75)):
+    with Testbed(paths((near, far))) as testbed:
+        for version, (device, minimum, maximum) in product((4, 6), (("eth0", 2, 30), ("wlan0", 35, 75))):
             times: list[float] = []
             while len(times) < 3 or (min(times) > maximum and len(times) < 30):
                 times.append(connect_time(testbed, version, device))
@@ -82,7 +77,7 @@ def test_each_path_has_its_own_delay(version: int) -> None:
 def test_order_loss_and_counts_are_those_of_the_direction() -> None:
     shaky, lossy = Direction(100 * MBIT, 10_000, 10_000), Direction(delay=1_000, loss=UniformLoss(1.0))
     some = Direction(loss=UniformLoss(0.1))
-    with emulated(EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)) as testbed:
+    with Testbed(paths((EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)))) as testbed:
         for direction in ("down", "up"):
             assert list(crossed(testbed, direction, 5_000)) == list(range(5_000))
         assert crossed(testbed, "down", 500, "wlan0") == {}
@@ -97,7 +92,7 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
     """Judge the packets that leave the path, not the emulator's own counters. Wait while the machine is busy."""
     rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
     even = Direction(rate, delay=8_000)
-    with emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))) as testbed:
+    with Testbed(paths((EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))))) as testbed:
 
         def is_exact() -> bool:
             delays = [delay for way in ("down", "up") for delay in crossed(testbed, way, 100, per_second=100).values()]
@@ -127,7 +122,7 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
 
 
 def test_emulator_that_ended_makes_the_run_void() -> None:
-    testbed = emulated(EmulatedPath("p", down=Direction(delay=1_000)))
+    testbed = Testbed(paths([EmulatedPath("p", down=Direction(delay=1_000))]))
 
     def run() -> None:
         with testbed:
@@ -141,7 +136,7 @@ def test_emulator_that_ended_makes_the_run_void() -> None:
 
 def test_emulator_that_was_stopped_makes_only_that_run_void(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOLERANCE)
-    with emulated(EmulatedPath("p", up=Direction(delay=300_000))) as testbed:
+    with Testbed(paths([EmulatedPath("p", up=Direction(delay=300_000))])) as testbed:
         emulator = testbed.emulation.processes["p"]
         sender, source, _, target = ends(testbed, "up", "eth0")
 
