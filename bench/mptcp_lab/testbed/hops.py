@@ -144,12 +144,6 @@ class Emulation:
         """The emulator processes by path."""
         return {path: emulator.process for path, emulator in self._emulators.items()}
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The emulators' messages about possible differences between the paths and their configuration."""
-        lines = (line for process in self.processes.values() for line in process.output().splitlines())
-        return tuple(dict.fromkeys(line for line in lines if line != userspace.READY))
-
     def check(self) -> None:
         """Raise EmulationError if a path was not as configured since the last check, or one of its processes ended.
 
