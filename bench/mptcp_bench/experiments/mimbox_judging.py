@@ -116,7 +116,9 @@ def goodput_verdicts(results: MimboxResults) -> Iterator[Aim]:
     for run in results.runs:
         if CLIENTS[run.turn.cell.client] == 2:
             second.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second)
-    yield Aim("share of the second path, median of each, least", minimum([*map(median, second.values())]), least=0.05)
+    yield Aim(
+        "second path's share of the bytes, minimum of the medians", minimum([*map(median, second.values())]), least=0.05
+    )
     ours, router = (OURS, "mptcp2", "connect"), (DIRECT, "mptcp2", "get")
     peers = [(LIMIT, "mptcp2", "get"), ("haproxy", "mptcp2", "get")]
     yield from judged(

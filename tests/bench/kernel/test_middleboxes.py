@@ -33,7 +33,7 @@ def test_connection_ends_as_its_middlebox_implies_and_status_follows_the_kernel(
     for behaviour, places in BOXES.items():
         assert {place: downloads[behaviour, place].outcome for place in places} == places, behaviour
     # The experiment, not this test, judges how soon the status is right: on a busy machine, many readings precede that.
-    of_time = ("status wrong", "a lone subflow capped")
+    of_time = ("time with a wrong status", "time with a cap on the only subflow")
     assert [str(aim) for aim in findings.aims if not aim.met and not aim.what.endswith(of_time)] == []
     for case, download in downloads.items():
         looks = [Look(*look) for look in download.looks]

@@ -55,7 +55,9 @@ def judge(
 
         return scenario.aims(rehearsed(scenario, {"runs": str(FEWEST), **options}, measure))
 
-    return Judge(partial(judged, times(1)), {name: partial(judged, each) for name, each in {**COMMON, **mutants}.items()})
+    return Judge(
+        partial(judged, times(1)), {name: partial(judged, each) for name, each in {**COMMON, **mutants}.items()}
+    )
 
 
 COMMON: dict[str, Change] = {
