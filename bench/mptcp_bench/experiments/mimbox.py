@@ -37,7 +37,7 @@ from .. import style
 from ..statistics import fmean, median
 from ..wire.capture import captured
 from ..wire.packets import ACK, SYN, Packet
-from ..wire.streams import Leg, follow, passages
+from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, send
 from ..wire.workload import measure as measure_exchanges
 from . import mimbox_judging as judging
@@ -402,10 +402,10 @@ def routed(packets: Sequence[Packet]) -> Delays:
     multipath = sum(each.multipath for each in leg.connections)
     if multipath < max(REQUESTS.requests, len(leg.connections)):
         raise TestbedError(f"{multipath} of {REQUESTS.requests} connections through the router were Multipath TCP")
-    passed = passages(packets)
-    syn = [seconds for packet, seconds in passed if packet.flags & (SYN | ACK) == SYN]
-    answer = [seconds for packet, seconds in passed if packet.flags & (SYN | ACK) == SYN | ACK]
-    data = [seconds for packet, seconds in passed if packet.length and packet.source_port == MULTIPATH_PORT]
+    forwarded = forwarded_packets(packets)
+    syn = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN]
+    answer = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN | ACK]
+    data = [seconds for packet, seconds in forwarded if packet.length and packet.source_port == MULTIPATH_PORT]
     # The median of no values raises ValueError.
     return Delays(median(syn), median(answer), median(data))
 

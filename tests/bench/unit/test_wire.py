@@ -104,14 +104,14 @@ def test_stream_knows_when_each_byte_was_first_seen(segments: list[tuple[int, in
         ends += [start + length] * (start + length - 1 not in first)
         first = dict.fromkeys(range(start, start + length), time) | first
     total = max(first, default=-1) + 1
-    assert (stream.total, stream.ends(0)) == (total, sorted(ends))
-    assert {offset: stream.seen(offset) for offset in first} == first
+    assert (stream.total, stream.segment_ends(0)) == (total, sorted(ends))
+    assert {offset: stream.first_time(offset) for offset in first} == first
     gap = min(set(range(total + 1)) - first.keys())
     with pytest.raises(CaptureError, match=f"byte {gap} is missing"):
-        stream.arrived(total - 1 if gap < total else total)
+        stream.readable_time(total - 1 if gap < total else total)
     if gap == total:
         latest = list(accumulate([first[offset] for offset in range(total)], max))
-        assert [stream.arrived(offset) for offset in range(total)] == latest
+        assert [stream.readable_time(offset) for offset in range(total)] == latest
 
 
 def test_repeated_syn_counts_once_and_a_reused_port_is_a_new_connection() -> None:
@@ -123,7 +123,7 @@ def test_repeated_syn_counts_once_and_a_reused_port_is_a_new_connection() -> Non
     reused.up(140, 1, b"abc")  # a retransmission
     first, second = connections(talk, reused)
     assert (first.syn, first.syn_ack, first.ack, first.up.total) == (5, 20, 30, 0)
-    assert (second.syn, second.multipath, second.up.total, second.up.seen(2)) == (100, False, 3, 130)
+    assert (second.syn, second.multipath, second.up.total, second.up.first_time(2)) == (100, False, 3, 130)
 
 
 TARGET = "/1000.bin?a-1"
