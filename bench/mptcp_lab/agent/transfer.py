@@ -4,7 +4,6 @@
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
 received bytes are sampled; ``interval`` in seconds; ``memory``, whether the memory of MPTCP sockets is sampled, too;
 ``timeout`` in seconds. The program writes a JSON object with fields of ``transfer.Observation`` to the file RESULT.
-Samples and download use the same clock of this host, and nothing is sent to the driver during the download.
 """
 
 from __future__ import annotations
