@@ -131,10 +131,10 @@ def test_down_restores_the_state_after_up_was_killed_at_any_change(client: Clien
 def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
     client.node.run(["ip", "address", "flush", "dev", "wlan0"])
     before = dump(client.node)
-    for arguments, message in (
-        (("up", "eth0", "wlan7"), "multipath: there is no interface wlan7; see: ip link\n"),
-        (("up", "eth0", "wlan0"), "multipath: wlan0 has no address; is it connected? see: ip address\n"),
+    for device, mistake in (
+        ("wlan7", "there is no interface wlan7; see: ip link"),
+        ("wlan0", "wlan0 has no address; is it connected? see: ip address"),
     ):
-        assert client.multipath(*arguments, status=1) == message
+        assert client.multipath("up", "eth0", device, status=1) == f"multipath: {mistake}\n"
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
     client.until_same(before)
