@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Section 4 of "Multipath in the Middle(Box)" with our proxy, which is compared with a router and other proxies.
 
-The testbed is the one of the experiment ``relay``, with a second origin that accepts MPTCP: in the paper's baseline, a
-router connects the clients to such a server. With a proxy, the server uses plain TCP. MPTCP connections are counted at
-the host that accepts them from the client; a measurement whose connections have another protocol is void.
+In the paper's baseline, a router connects the clients to a server that accepts MPTCP. With a proxy, the server uses
+plain TCP. A measurement whose connections have another protocol, as counted by the host that accepts them, is void.
 
 - ``mimbox-goodput``, Figure 4: one download over both paths, on links whose MTU is varied.
 - ``mimbox-http``, Figure 5: 40 clients request a file of varied size, each time on a new connection with one subflow,
   because most of these end before a second one could join. The completion time is from connect(2) to the last byte.
-- ``mimbox-memory``, Figure 6 and section 4.4: a client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s,
-  256 kbit/s, 80 ms) downloads from an origin with 100 Mbit/s, while the sender's tcp_rmem and tcp_wmem are limited. The
-  sender is the proxy or, without a proxy, the origin. Memory is measured during 20 simultaneous slow downloads.
-- ``mimbox-delay``, Table 1: requests follow one another, each on its own connection. tcpdump records packets on both
-  sides of the router or the proxy, with one clock. An answer of 1000 bytes is one data segment, so its delay is that of
-  forwarding. A proxy in user space accepts a connection after the client's handshake, and ours connects to the origin
-  after the request. The delay of the SYN includes both.
+- ``mimbox-memory``, Figure 6 and section 4.4: a client with ADSL and 3G downloads from an origin with 100 Mbit/s, while
+  the sender's tcp_rmem and tcp_wmem are limited. The sender is the proxy or, without a proxy, the origin. Memory is
+  measured during 20 simultaneous slow downloads.
+- ``mimbox-delay``, Table 1: tcpdump records requests, each on its own connection, on both sides of the router or the
+  proxy. An answer of 1000 bytes is one data segment, so its delay is that of forwarding. The delay of the SYN includes
+  the client's handshake and, with our proxy, its request.
 """
 
 from __future__ import annotations
@@ -58,9 +56,6 @@ from .tables import mean, new_table
 from .two_paths import slow_origin
 
 NEEDS = ("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
-LINK_ENDS = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core", "to-wlan0"), ("proxy", "wan0"),
-             ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
-"""Node and device of both ends of every link."""
 END_SECONDS = 1.0
 """Time in which the last data of a transfer reach the client."""
 
@@ -73,7 +68,7 @@ def mimbox_bed(
     with Testbed(paths(client_paths, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
-            # Closed connections keep their ports in TIME-WAIT. Provide enough ports, and allow their reuse.
+            # Closed connections keep their ports in TIME-WAIT.
             for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
                 testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
         yield Bed.on(testbed, seconds, files)
@@ -152,7 +147,7 @@ class Curves(Table[Cell, Point]):
         lines: dict[tuple[str, str, str], dict[int, list[float]]] = {}
         for cell in sorted(results.cells, key=lambda cell: cell.at):
             for task in cell.tasks if cell != BUSY_CELL else ():
-                # Compute requests per second from bytes, because few large files are completed in a short time.
+                # Few large files are completed in a short time, so requests per second are computed from bytes.
                 unit = 8 * cell.at if self.unit == "requests/s" else 1e6
                 measured = [point.goodput / unit for point in results.of(cell, "", task)]
                 lines.setdefault((cell.proxy, cell.client, task), {})[cell.at] = measured
@@ -253,6 +248,11 @@ def figure(
     )
 
 
+def measure_with_mtu(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
+    ends = [end for link in bed.testbed.topology.links for end in (link.a, link.b)]
+    return measure(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
+
+
 GOODPUT = figure(
     "mimbox-goodput",
     ("Goodput against the MTU",
@@ -268,9 +268,7 @@ GOODPUT = figure(
     varied=("MTUs of all links", "296,576,1000,1500,4000,9000", "576,9000"),
     seconds=("1.5", "0.5"),
     bed=lambda chosen, seed: mimbox_bed(seed, {LARGE: 50_000_000}, chosen.seconds),
-    measure=lambda bed, turn: measure(
-        bed, turn.cell, scopes=(mtu(bed.testbed[node], device, turn.cell.at) for node, device in LINK_ENDS)
-    ),
+    measure=measure_with_mtu,
     verdicts=judging.goodput_verdicts,
 )  # fmt: skip
 
@@ -361,8 +359,6 @@ MEMORY = figure(
 
 @dataclass(frozen=True, slots=True)
 class DelaySettings:
-    """The settings of ``--set``."""
-
     runs: int = parameter("number of rounds", str(FEWEST), whole(), quick="1")
 
 
