@@ -35,7 +35,7 @@ DELAY = 5_000
 FILE_BYTES = 8_000_000
 TIMEOUT = 40.0
 """Maximum seconds of a download."""
-LOOK_SECONDS = 0.25
+CHECK_INTERVAL = 0.25
 """Minimum time between two comparisons of kernel and status."""
 POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
@@ -56,7 +56,7 @@ MAX_WRONG_SECONDS = 2.0
 """Maximum time for which the status may differ from the kernel."""
 
 
-class Look(NamedTuple):
+class StatusCheck(NamedTuple):
     """The subflows of the proxy's port at one moment of a download, according to kernel and status."""
 
     time: float
@@ -80,7 +80,7 @@ class Download:
     """Number of connections that became plain TCP, from the kernels' counters of client and proxy together."""
     carried: Mapping[str, int]
     """Number of bytes that the client received, by path."""
-    looks: Sequence[Look]
+    checks: Sequence[StatusCheck]
     changed: int
     """Number of packets that the middlebox changed."""
 
@@ -89,7 +89,7 @@ class Download:
         """Result for the connection, in words."""
         if not self.whole:
             return "failed"
-        if max((look.kernel for look in self.looks), default=0) == 0:
+        if max((each.kernel for each in self.checks), default=0) == 0:
             return "plain TCP"
         if self.fallbacks:
             return "fell back"
@@ -100,15 +100,15 @@ class Download:
     @property
     def wrong(self) -> float:
         """Seconds in which status and kernel showed different numbers of subflows."""
-        return self._seconds(lambda look: look.status != look.kernel)
+        return self._seconds(lambda each: each.status != each.kernel)
 
     @property
     def only_capped(self) -> float:
         """Seconds in which a connection's only subflow had a cap."""
-        return self._seconds(lambda look: look.capped > 0 and look.kernel < 2)
+        return self._seconds(lambda each: each.capped > 0 and each.kernel < 2)
 
-    def _seconds(self, holds: Callable[[Look], bool]) -> float:
-        return sum(after.time - look.time for look, after in pairwise(self.looks) if holds(look))
+    def _seconds(self, holds: Callable[[StatusCheck], bool]) -> float:
+        return sum(after.time - before.time for before, after in pairwise(self.checks) if holds(before))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +151,27 @@ def download(bed: Bed, turn: Turn[str]) -> Download:
     wait_until(lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), ended, timeout=90)
     for path in PLACES["both"]:
         change(path, behaviour if path in place else "nothing")
-    looks: list[Look] = []
+    checks: list[StatusCheck] = []
 
-    def look(elapsed: float) -> None:
-        if looks and elapsed < looks[-1].time + LOOK_SECONDS:
+    def check(elapsed: float) -> None:
+        if checks and elapsed < checks[-1].time + CHECK_INTERVAL:
             return
         before, (active, capped), after = subflows(lab), active_and_capped(throttler), subflows(lab)
-        # If the kernel's list changes during the look, the status agrees if it equals the old or the new list.
-        looks.append(Look(elapsed, active if active in (before, after) else after, active, capped))
+        # If the kernel's list changes during the check, the status agrees if it equals the old or the new list.
+        checks.append(StatusCheck(elapsed, active if active in (before, after) else after, active, capped))
 
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
     header = f"X-Port: PORT {address}7,8"
     argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", bed.proxy.url(), bed.origin.url("file")]
     try:
-        seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
+        seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=check)
     finally:
         # Do this also after a failure: the next download waits for the connection's end, which needs a path without it.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
     whole = seen.status == 0 and seen.octets == FILE_BYTES and seen.sha256 == bed.origin.digests["file"]
     carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
     changes = sum(changed[path] for path in place)
-    return Download(whole, seen.ended, seen.protocol.fallbacks, carried, tuple(looks), changes)
+    return Download(whole, seen.ended, seen.protocol.fallbacks, carried, tuple(checks), changes)
 
 
 def subflows(lab: Lab) -> int:
@@ -190,8 +190,8 @@ Boxed = Row[str, Download]
 
 
 def at_all_places(value: Callable[[Download], float], places: Iterable[str] = PLACES) -> Callable[[Boxed], list[float]]:
-    """Return a function that returns *value* of the downloads at *places*; NaN for downloads without looks."""
-    return lambda row: [value(each) if each.looks else math.nan for place in places for each in row.beside(place)]
+    """Return a function that returns *value* of the downloads at *places*; NaN for downloads without checks."""
+    return lambda row: [value(each) if each.checks else math.nan for place in places for each in row.beside(place)]
 
 
 def _changed(row: Boxed) -> list[float]:

@@ -20,7 +20,7 @@ import pytest
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
 from mptcp_lab.testbed import EmulationError, Testbed, paths
-from mptcp_lab.testbed.crossing import crossed, ends, lost
+from mptcp_lab.testbed.crossing import ends, missing_numbers, packet_delays
 from mptcp_lab.testbed.hops import TOLERANCE
 from mptcp_lab.testbed.ownership import NAMESPACES
 from mptcp_lab.testbed.services import wait_until
@@ -79,9 +79,9 @@ def test_order_loss_and_counts_are_those_of_the_direction() -> None:
     some = Direction(loss=UniformLoss(0.1))
     with Testbed(paths((EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)))) as testbed:
         for direction in ("down", "up"):
-            assert list(crossed(testbed, direction, 5_000)) == list(range(5_000))
-        assert crossed(testbed, "down", 500, "wlan0") == {}
-        arrived = len(crossed(testbed, "up", 1_000, "wlan0"))
+            assert list(packet_delays(testbed, direction, 5_000)) == list(range(5_000))
+        assert packet_delays(testbed, "down", 500, "wlan0") == {}
+        arrived = len(packet_delays(testbed, "up", 1_000, "wlan0"))
         counts = testbed.emulation.counts()["p"]["up"]
         assert (counts.seen, counts.passed, counts.lost, counts.dropped) == (1_000, arrived, 1_000 - arrived, 0)
         testbed.check_emulation()
@@ -95,7 +95,8 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
     with Testbed(paths((EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))))) as testbed:
 
         def is_exact() -> bool:
-            delays = [delay for way in ("down", "up") for delay in crossed(testbed, way, 100, per_second=100).values()]
+            both = [packet_delays(testbed, way, 100, per_second=100) for way in ("down", "up")]
+            delays = [delay for way in both for delay in way.values()]
             assert min(delays) >= 8
             return median(delays) < 8.5
 
@@ -115,7 +116,7 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
         with loaded(testbed, 0.8 * rate, seconds=PATIENCE):
             wait_until(is_exact, "the median delay is within 0.5 ms under load", timeout=PATIENCE)
         wait_until(is_full, "both directions carry their rate", timeout=PATIENCE)
-        missing = lost(crossed(testbed, "down", 40_000, "wlan0"), 40_000)
+        missing = missing_numbers(packet_delays(testbed, "down", 40_000, "wlan0"), 40_000)
     assert len(missing) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
     count = 1 + sum(number > before + 1 for before, number in pairwise(missing))
     assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
