@@ -13,7 +13,7 @@ import pytest
 
 from mptcp_lab.testbed import TWO_PATHS, End, Testbed, TestbedError, congestion, lab_of, ownership
 from mptcp_lab.testbed.protocol import Protocol
-from mptcp_lab.testbed.services import mptcp_command, program, start_origin, wait_until
+from mptcp_lab.testbed.services import mptcp_command, program, start_origin, start_proxy, wait_until
 from mptcp_lab.testbed.transfer import Added, download, wget
 
 pytestmark = pytest.mark.kernel
@@ -62,6 +62,20 @@ def test_download_is_judged_by_counters_and_its_failure_has_the_message_of_the_c
     assert "the proxy sent 1 SYN with MP_CAPABLE" in str(Protocol.of(*added.read()).complaint(multipath=False))
     with pytest.raises(TestbedError, match=r"(?s)download by wget: it ended with 8: .*404"):
         download(lab, wget(origin.url("nothing")), timeout=60)
+
+
+def test_join_that_the_proxy_refuses_is_not_counted(testbed: Testbed, require: Callable[..., None]) -> None:
+    """The proxy refuses after its SYN/ACK, so that the join looks established to the client."""
+    require("squid", "apache2", "wget", "mptcpize")
+    # The download takes three seconds, because on a busy machine the second subflow joins late.
+    origin, proxy = start_origin(testbed["origin"], {"file": 50_000_000}), start_proxy(testbed["proxy"])
+    argv = wget(origin.url("file"), proxy=proxy, multipath=True)
+    limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
+    with testbed["proxy"].changed([*limits, "0"], [*limits, "8"]):
+        refused = download(lab_of(testbed), argv, timeout=60)
+    assert refused.counters.get("MPTcpExtMPJoinSynAckRx", 0) > 0
+    assert refused.protocol.complaint(multipath=True) == "no second subflow was established"
+    assert download(lab_of(testbed), argv, timeout=60).protocol.joins == 1
 
 
 def test_failed_build_names_the_step_and_leaves_nothing() -> None:
