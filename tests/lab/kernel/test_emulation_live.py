@@ -122,44 +122,39 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
     assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
 
 
-def test_emulator_that_ended_makes_the_run_void() -> None:
-    testbed = Testbed(paths([EmulatedPath("p", down=Direction(delay=1_000))]))
+def stop_and_kill_emulator(testbed: Testbed) -> None:
+    """Check that a pause makes one run void, and then kill the emulator."""
+    emulator = testbed.emulation.processes["p"]
+    sender, source, _, target = ends(testbed, "up", "eth0")
+    stat = Path(f"/proc/{emulator.pid}/stat")
 
-    def run() -> None:
-        with testbed:
-            testbed.check_emulation()
-            testbed.emulation.processes["p"].kill()
+    def waiting() -> int:
+        """Return how many packets the emulator has received but not yet sent. Only these can count as late."""
+        counts = testbed.emulation.counts()["p"]["up"]
+        return counts.seen - counts.lost - counts.passed
 
-    with pytest.raises(EmulationError, match="path p: the emulator ended with -9; the run is void"):
-        run()
-    assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
-
-
-def test_emulator_that_was_stopped_makes_only_that_run_void(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOLERANCE)
-    with Testbed(paths([EmulatedPath("p", up=Direction(delay=300_000))])) as testbed:
-        emulator = testbed.emulation.processes["p"]
-        sender, source, _, target = ends(testbed, "up", "eth0")
-
-        def held() -> int:
-            """Return how many packets the emulator has received but not yet sent. Only these can count as late."""
-            counts = testbed.emulation.counts()["p"]["up"]
-            return counts.seen - counts.lost - counts.passed
-
-        def is_stopped_with_packets() -> bool:
-            emulator.signal(signal.SIGCONT)
-            sender.run(sender.agent("stream", "send", source, target, "9", "50000", "64", "0.02"))
-            emulator.signal(signal.SIGSTOP)
-            stat = Path(f"/proc/{emulator.pid}/stat")
-            wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the emulator is stopped")
-            return held() > 2 * userspace.MAX_LATE
-
-        # A slow machine may need more than one try.
-        wait_until(is_stopped_with_packets, "the emulator is stopped and holds many packets", timeout=PATIENCE)
-        # This pause is longer than the delay, so that all packets that the emulator holds are late.
-        time.sleep(0.5)
+    def is_stopped_with_packets() -> bool:
         emulator.signal(signal.SIGCONT)
-        wait_until(lambda: held() == 0, "all packets have left")
-        with pytest.raises(EmulationError, match=r"path p, up: .* packets were released more than 1 ms too late"):
-            testbed.check_emulation()
+        sender.run(sender.agent("stream", "send", source, target, "9", "50000", "64", "0.02"))
+        emulator.signal(signal.SIGSTOP)
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the emulator is stopped")
+        return waiting() > 2 * userspace.MAX_LATE
+
+    # A slow machine may need more than one try.
+    wait_until(is_stopped_with_packets, "the emulator is stopped and holds many packets", timeout=PATIENCE)
+    # This pause is longer than the delay, so that all packets that the emulator holds are late.
+    time.sleep(0.5)
+    emulator.signal(signal.SIGCONT)
+    wait_until(lambda: waiting() == 0, "all packets have left")
+    with pytest.raises(EmulationError, match=r"path p, up: .* packets were released more than 1 ms too late"):
         testbed.check_emulation()
+    testbed.check_emulation()
+    emulator.kill()
+
+
+def test_emulator_that_was_stopped_or_ended_makes_the_run_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOLERANCE)
+    testbed = Testbed(paths([EmulatedPath("p", up=Direction(delay=300_000))]))
+    with pytest.raises(EmulationError, match="path p: the emulator ended with -9; the run is void"), testbed:
+        stop_and_kill_emulator(testbed)
+    assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
