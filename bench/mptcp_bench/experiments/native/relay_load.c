@@ -52,20 +52,20 @@ struct counters {
 	uint64_t answers;  /* complete answers */
 	uint64_t failures; /* another status, an invalid header, an end within an answer, a failed connect */
 	uint64_t opened;   /* connections, including reopened ones */
-	uint64_t resting;  /* connections that have had all their answers */
-	uint64_t standing; /* connections that have received (part of) an answer; a reopened one is counted once */
+	uint64_t finished; /* connections that have had all their answers */
+	uint64_t answered; /* connections that have received (part of) an answer; a reopened one is counted once */
 	uint64_t latency[BUCKETS]; /* answers by their latency in nanoseconds: see bucket() */
 };
 
-enum state { CLOSED, CONNECTING, PREAMBLE, IDLE, WAITING_HEADER, WAITING_BODY, RESTING };
+enum state { CLOSED, CONNECTING, PREAMBLE, IDLE, WAITING_HEADER, WAITING_BODY, FINISHED };
 
 struct connection {
 	int socket;
 	enum state state;
-	bool is_new; /* no answer yet */
+	bool awaits_first_answer; /* no answer on this socket yet */
 	bool answered_once;
 	bool must_resend; /* a request was lost with the earlier connection */
-	long sent;
+	long answers;
 	int64_t request_time;
 	int64_t connect_time;
 	uint64_t body_left;
@@ -85,13 +85,13 @@ static long requests;
 static char buffer[MAX_READ];
 
 /* The first 2 * STEPS buckets are one nanosecond wide, and each further STEPS twice as wide as the previous ones. */
-static unsigned bucket(uint64_t taken)
+static unsigned bucket(uint64_t latency)
 {
 	unsigned shift = 0;
 
-	while (taken >> shift >= 2 * STEPS)
+	while (latency >> shift >= 2 * STEPS)
 		shift++;
-	return shift * STEPS + (unsigned)(taken >> shift);
+	return shift * STEPS + (unsigned)(latency >> shift);
 }
 
 static void open_connection(int number)
@@ -102,14 +102,14 @@ static void open_connection(int number)
 
 	connection->socket = socket(server->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
 	if (connection->socket < 0)
-		fail("make a socket");
+		fail("socket");
 	setsockopt(connection->socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 	if (connect(connection->socket, server->ai_addr, server->ai_addrlen) < 0 && errno != EINPROGRESS)
 		fail("connect");
 	if (epoll_ctl(epoll, EPOLL_CTL_ADD, connection->socket, &event) < 0)
 		fail("epoll_ctl");
 	connection->state = CONNECTING;
-	connection->is_new = true;
+	connection->awaits_first_answer = true;
 	connection->connect_time = now();
 	opening++;
 	counters->opened++;
@@ -120,7 +120,7 @@ static void close_connection(int number)
 	struct connection *connection = &connections[number];
 
 	close(connection->socket);
-	if (connection->is_new)
+	if (connection->awaits_first_answer)
 		opening--;
 	connection->state = CLOSED;
 }
@@ -153,10 +153,10 @@ static void closed_between_answers(int number)
 		for (int i = 0; i < idle_count; i++)
 			if (idle[i] == number)
 				idle[i--] = idle[--idle_count];
-	} else if (connections[number].state == RESTING) {
+	} else if (connections[number].state == FINISHED) {
 		/* It was to stay open, so start over with its requests. */
-		connections[number].sent = 0;
-		counters->resting--;
+		connections[number].answers = 0;
+		counters->finished--;
 	} else {
 		connections[number].must_resend = true;
 	}
@@ -168,21 +168,21 @@ static void send_text(int number, const char *text, enum state next)
 {
 	struct connection *connection = &connections[number];
 
-	/* A request is far smaller than an empty send buffer. */
+	/* A request is far smaller than an empty send buffer, so send(2) takes it whole. */
 	if (send(connection->socket, text, strlen(text), MSG_NOSIGNAL) != (ssize_t)strlen(text)) {
-		if (text == request && !connection->is_new)
+		if (text == request && !connection->awaits_first_answer)
 			closed_between_answers(number);
 		else
-			failed(number, "not sent, after");
+			failed(number, "cannot send; last header");
 		return;
 	}
 	connection->header_size = 0;
 	connection->state = next;
 }
 
-static void send_request(int number, int64_t due)
+static void send_request(int number, int64_t request_time)
 {
-	connections[number].request_time = due;
+	connections[number].request_time = request_time;
 	connections[number].state = WAITING_HEADER;
 	send_text(number, request, WAITING_HEADER);
 }
@@ -190,7 +190,7 @@ static void send_request(int number, int64_t due)
 static void count_first_answer(int number)
 {
 	if (!connections[number].answered_once)
-		counters->standing++;
+		counters->answered++;
 	connections[number].answered_once = true;
 }
 
@@ -198,15 +198,15 @@ static void count_first_answer(int number)
 static void next_step(int number)
 {
 	struct connection *connection = &connections[number];
-	int64_t since = connection->is_new ? connection->connect_time : now();
+	int64_t since = connection->awaits_first_answer ? connection->connect_time : now();
 
-	if (connection->is_new) {
-		connection->is_new = false;
+	if (connection->awaits_first_answer) {
+		connection->awaits_first_answer = false;
 		opening--;
 	}
-	if (requests >= 0 && connection->sent >= requests) {
-		connection->state = RESTING;
-		counters->resting++;
+	if (requests >= 0 && connection->answers >= requests) {
+		connection->state = FINISHED;
+		counters->finished++;
 		count_first_answer(number);
 	} else if (connection->must_resend) {
 		connection->must_resend = false;
@@ -227,7 +227,7 @@ static void connected(int number)
 	socklen_t length = sizeof error;
 
 	if (getsockopt(connection->socket, SOL_SOCKET, SO_ERROR, &error, &length) < 0 || error != 0) {
-		failed(number, "not connected, after");
+		failed(number, "cannot connect; last header");
 		return;
 	}
 	if (epoll_ctl(epoll, EPOLL_CTL_MOD, connection->socket, &event) < 0)
@@ -244,7 +244,7 @@ static void answered(int number)
 
 	counters->answers++;
 	counters->latency[bucket((uint64_t)(now() - connection->request_time))]++;
-	connection->sent++;
+	connection->answers++;
 	next_step(number);
 }
 
@@ -252,28 +252,28 @@ static void answered(int number)
 static void header_read(int number, const char *end)
 {
 	struct connection *connection = &connections[number];
-	size_t more = connection->header_size - (size_t)(end - connection->header);
+	size_t body_size = connection->header_size - (size_t)(end - connection->header);
 	const char *length;
 
 	if (strncmp(connection->header, "HTTP/1.", 7) != 0 || strncmp(connection->header + 8, " 200", 4) != 0) {
-		failed(number, "another answer than 200");
+		failed(number, "status is not 200");
 		return;
 	}
 	if (connection->state == PREAMBLE) {
-		if (more > 0)
-			failed(number, "more than the answer to CONNECT");
+		if (body_size > 0)
+			failed(number, "data after the answer to CONNECT");
 		else
 			next_step(number);
 		return;
 	}
 	count_first_answer(number);
 	length = strcasestr(connection->header, "\r\nContent-Length:");
-	if (length == NULL || length >= end || (connection->body_left = strtoull(length + 17, NULL, 10)) < more) {
+	if (length == NULL || length >= end || (connection->body_left = strtoull(length + 17, NULL, 10)) < body_size) {
 		failed(number, "no Content-Length, or a longer body");
 		return;
 	}
-	counters->octets += more;
-	connection->body_left -= more;
+	counters->octets += body_size;
+	connection->body_left -= body_size;
 	connection->state = WAITING_BODY;
 	if (connection->body_left == 0)
 		answered(number);
@@ -291,12 +291,12 @@ static void readable(int number)
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (got <= 0) {
-		if (!connection->is_new &&
-		    (connection->state == IDLE || connection->state == RESTING ||
+		if (!connection->awaits_first_answer &&
+		    (connection->state == IDLE || connection->state == FINISHED ||
 		     (connection->state == WAITING_HEADER && connection->header_size == 0)))
 			closed_between_answers(number);
 		else
-			failed(number, "ended within an answer, after");
+			failed(number, "ended within an answer; last header");
 		return;
 	}
 	if (body) {
@@ -306,7 +306,7 @@ static void readable(int number)
 			answered(number);
 		return;
 	}
-	if (connection->state == IDLE || connection->state == RESTING) {
+	if (connection->state == IDLE || connection->state == FINISHED) {
 		failed(number, "data without a request");
 		return;
 	}
@@ -333,7 +333,7 @@ static void begin_second_phase(void)
 int main(int argc, char **argv)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-	struct epoll_event happened[MAX_EVENTS];
+	struct epoll_event events[MAX_EVENTS];
 
 	if (argc != 9 || (strcmp(argv[2], "tcp") != 0 && strcmp(argv[2], "mptcp") != 0) || atoi(argv[5]) < 1 ||
 	    atoi(argv[5]) > MAX_CONNECTIONS || getaddrinfo(argv[3], argv[4], &hints, &server) != 0) {
@@ -353,11 +353,11 @@ int main(int argc, char **argv)
 
 		while (to_open > 0 && opening < MAX_OPENING)
 			open_connection(--to_open);
-		if (!second_phase && counters->standing == (uint64_t)count)
+		if (!second_phase && counters->answered == (uint64_t)count)
 			begin_second_phase();
-		ready = epoll_wait(epoll, happened, MAX_EVENTS, 1000);
+		ready = epoll_wait(epoll, events, MAX_EVENTS, 1000);
 		for (int i = 0; i < ready; i++) {
-			int number = (int)happened[i].data.u32;
+			int number = (int)events[i].data.u32;
 
 			if (connections[number].state == CONNECTING)
 				connected(number);
