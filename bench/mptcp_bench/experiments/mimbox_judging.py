@@ -126,7 +126,7 @@ def goodput_verdicts(results: MimboxResults) -> Iterator[Aim]:
               mean_ratio(results, ours, router), least=CLOSE),
         Claim("The converter always outperforms those in user space.",
               "goodput, × the best of the others, at the worst MTU", least_ratio(results, ours, peers), least=1),
-        Claim("A larger MSS increases the goodput: segments are what costs.",
+        Claim("A larger MSS increases goodput, because each segment costs.",
               "goodput with the largest MTU, × the smallest", growth(rounds(results, ours)), least=2),
     )  # fmt: skip
 
@@ -141,12 +141,12 @@ def http_verdicts(results: MimboxResults) -> Iterator[Aim]:
     ours, router = (OURS, "mptcp1", "each"), (DIRECT, "mptcp1", "each")
     peers = [("haproxy", "mptcp1", "each"), ("squid", "tcp", "each")]
     yield from judged(
-        Claim("It sustains a similar number of requests as plain IP forwarding.",
+        Claim("The converter sustains a similar number of requests as IP forwarding.",
               "requests/s, × the router, mean over the sizes", mean_ratio(results, ours, router), least=CLOSE),
-        Claim("It outperforms HAProxy and Squid at every size.",
+        Claim("The converter outperforms HAProxy and Squid at all sizes.",
               "requests/s, × the best of the others, at the worst size", least_ratio(results, ours, peers), least=1),
         Claim("For large files the cost of new connections is negligible.",
-              "requests/s of the largest file, × the router, by the same of the smallest",
+              "requests/s of the largest file, × the router, divided by that of the smallest",
               growth(quotients(results, ours, router)), least=1),
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def memory_verdicts(results: MimboxResults) -> Iterator[Aim]:
         Claim("200 KB for each socket give the client the highest performance.",
               "goodput with 200 KB, × the greatest",
               ratios(at_parameter(ours, PAPER_BUFFER), best) if sizes and sizes[-1] > PAPER_BUFFER else (), least=0.95),
-        Claim("It is what the client has without a proxy.", "goodput with 200 KB, × the router's greatest",
+        Claim("Without a proxy, the client has the same goodput.", "goodput with 200 KB, × the router's greatest",
               ratios(at_parameter(ours, PAPER_BUFFER), direct), least=0.95),
         Claim("A connection that is busy then takes 400 KB in all.",
               "user and kernel memory of a busy connection, 200 KB", busy, " kB", most=PAPER_KB),
@@ -212,6 +212,6 @@ def delay_verdicts(results: Results[Cell, Delays]) -> Iterator[Aim]:
         Claim("A converter in user space delays data more.", "data, × the least relay in user space",
               ratios(data, delays(Cell(LIMIT, "mptcp2"), "data")), most=1),
         Claim("Data is delayed less than a SYN.", "SYN, × data", ratios(delays(ours, "syn"), data), least=1),
-        Claim("It delays data more than a router.", "data, × the router", ratios(data, delays(ROUTER, "data")),
-              least=1.5),
+        Claim("The converter delays data more than routers.", "data, × the router",
+              ratios(data, delays(ROUTER, "data")), least=1.5),
     )  # fmt: skip
