@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the agent: the usage of processors, the directory of a run, refused mounts, and the end of process trees."""
+"""Tests for the agent: usage of processors, directory of a run, refused mounts, and the end of process trees."""
 
 from __future__ import annotations
 
