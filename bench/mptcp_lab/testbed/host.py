@@ -57,9 +57,9 @@ class Program(Protocol):
             raise TestbedError(f"{self.name}: still runs after {timeout:g} s{self.tail()}")
         return code
 
-    def tail(self, lines: int = 15) -> str:
+    def tail(self) -> str:
         """Return the end of the output, indented, for an error message."""
-        return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
+        return "".join(f"\n    {line}" for line in self.output().splitlines()[-15:])
 
     def kill(self) -> None:
         """End the program as a crash would: by SIGKILL, so that it cannot clean up."""

@@ -86,10 +86,6 @@ class Hop:
         """Name, sending device and treatment of packets of each direction."""
         return (("down", LAN, self.path.down), ("up", WAN, self.path.up))
 
-    @property
-    def impaired(self) -> bool:
-        return self.path.down.impaired or self.path.up.impaired
-
 
 @dataclass(frozen=True, slots=True)
 class Topology:

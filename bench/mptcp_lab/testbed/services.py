@@ -28,7 +28,7 @@ from .node import LiveNode
 __all__ = ["RELAY_CONFIG", "REPOSITORY", "SQUID_CONFIG", "THROTTLER_CONFIG", "program", "wait_until"]
 
 SQUID_USER = "proxy"
-PROXY_PORT = 3128
+PROXY_PORT, SINK_PORT = 3128, 8081
 STATUS_SOCKET = "status.sock"
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 1.0, 30.0
 """Maximum seconds of one attempt to connect to a server, and of a pause within a throttler's answer."""
@@ -162,15 +162,13 @@ def start_origin(
 class Sink(_Service):
     """A running web server that accepts uploads."""
 
-    port: int
-
     def url(self, family: int = 4) -> str:
-        return f"{self._url(family, self.port)}/"
+        return f"{self._url(family, SINK_PORT)}/"
 
 
-def start_sink(host: Host, port: int = 8081) -> Sink:
+def start_sink(host: Host) -> Sink:
     """Start a server on *host* that discards the body of each PUT."""
-    return Sink(host, _start(host, host.agent("sink", str(port)), "sink", port), port)
+    return Sink(host, _start(host, host.agent("sink", str(SINK_PORT)), "sink", SINK_PORT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,9 +224,9 @@ def start_proxy(
     return Proxy(host, process, state, logs)
 
 
-def start_relay(host: Host, config: Path, *, arguments: Sequence[str] = (), **options: Any) -> Proxy:
+def start_relay(host: Host, config: Path, **options: Any) -> Proxy:
     """Start ``mptcp-proxy run --role relay`` like :func:`start_proxy`. *config* must have parents."""
-    return start_proxy(host, config, role="relay", arguments=("--role", "relay", *arguments), **options)
+    return start_proxy(host, config, role="relay", arguments=("--role", "relay"), **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +272,13 @@ def throttler_mounts(host: Host) -> dict[str, str]:
     return {"/run/mptcp-throttler": str(_directory(host, "throttler-run"))}
 
 
-def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: Sequence[str] = ()) -> Throttler:
+def start_throttler(host: Host, config: Path = THROTTLER_CONFIG) -> Throttler:
     """Start ``mptcp-throttler run`` on *host* and wait until its status socket answers."""
     mounts = throttler_mounts(host)
     state = Path(mounts["/run/mptcp-throttler"])
     host.run(["rm", "-f", str(state / STATUS_SOCKET)])
     settings = host.provide(config)
-    argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
+    argv = [host.program("mptcp-throttler"), "run", "--config", str(settings)]
     process = host.popen(argv, name="throttler", mounts=mounts)
     throttler = Throttler(host, process, state, settings)
     # Stop the throttler in order instead of killing it, so that it removes its caps.

@@ -134,15 +134,13 @@ def download(
     return seen
 
 
-def wget(
-    url: str, *, proxy: Proxy | None = None, source: str | None = None, family: int = 4, multipath: bool = False
-) -> list[str]:
+def wget(url: str, *, proxy: Proxy | None = None, source: str | None = None, multipath: bool = False) -> list[str]:
     """Return the command of a wget that writes *url* to its standard output."""
     argv = ["wget", "-nv", "-O", "-", "--tries=1", "--timeout=20"]
     if proxy is None:
         argv.append("--no-proxy")
     else:
-        argv += ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy.url(family)}", "-e", "no_proxy="]
+        argv += ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy.url()}", "-e", "no_proxy="]
     if source is not None:
         argv.append(f"--bind-address={source}")
     argv.append(url)
