@@ -2,16 +2,13 @@
 """Whether a busy client can starve another: one client's requests while another client keeps Squid busy.
 
 Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file repeatedly,
-each time on a new Multipath TCP connection. An arm is the other load at the same time. The first arm has no other
-load. In each other arm a second node is one busy client with Multipath TCP (``relay_load``). It requests small files on
-nearly as many connections as the proxy accepts from it; or downloads a large file; or opens a new connection for each
-small file, as fast as the proxy answers; or opens connections in the same way while the nftables limit is loaded
-(conf/nftables).
+each time on a new Multipath TCP connection. An arm is the load at the same time: none, or one busy client with
+Multipath TCP (``relay_load``). The busy client requests small files on nearly as many connections as the proxy accepts
+from it; or downloads a large file; or opens a new connection for each small file, as fast as the proxy answers, without
+or with the nftables limit (conf/nftables).
 
-The seed determines the order of the arms in each round. ``--set turns=no`` shows the latency if clients do not take
-turns. Latencies are compared within one round: the latency under the other load is divided by the latency without it,
-and by the busy client's own latency. If n connections share a processor, each waits for n turns. Latency rises, but the
-share is fair. Thousands of idle connections are the subject of tests/proxy/kernel/test_proxy_crowds.py.
+Latencies are compared within one round: the latency under load is divided by the latency without load, and by the busy
+client's own latency. If n connections share a processor, each waits for n turns: latency rises, but the share is fair.
 """
 
 from __future__ import annotations
@@ -42,18 +39,18 @@ CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
 accepts 800 connections from one address (too_many)."""
 ARMS = (ALONE, *CONNECTIONS)
 COMPARED = (REQUESTS, NEW)
-"""Arms whose busy client requests the same file as the first client, one request after another on each connection."""
+"""Arms whose busy client requests the same file as the other client, one request after another on each connection."""
 MAX_LATENCY_RATIO = 2.0
 """Maximum latency of the client, as a multiple of its latency without other load, and of the busy client's latency."""
 REQUESTS_ALONE, REQUESTS_WITH_BUSY = 400, 40
-"""Number of the client's requests alone, and with a busy client: then each takes up to a second, and conf/nftables
-refuses more than 500 connections."""
+"""Numbers of the client's requests without and with a busy client, with which a request takes up to a second, and
+conf/nftables refuses more than 500 connections."""
 NODE = "others"
 """Name of the second node."""
 MAX_BUSY_CONNECTIONS = 4096
 """Maximum number of connections that native/relay_load.c can open."""
 LARGE_BYTES = 200_000_000
-"""Size of the downloaded file in bytes. Its download takes longer than the client's requests."""
+"""Size in bytes of a file whose download takes longer than the client's requests."""
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 LEAD_SECONDS = 1.0
 """Seconds that a busy client runs before the other client starts. The busy client's rate includes these seconds."""
@@ -102,10 +99,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    arm: tuple[str, ...] = choices("other loads, in addition to none", ARMS)
-    # At least two rounds, because one has no confidence interval.
+    arm: tuple[str, ...] = choices("loads to measure, in addition to none", ARMS)
+    # One round would have no confidence interval.
     runs: int = parameter("number of rounds, at least 2", "10", whole(2), quick="3")
-    turns: bool = parameter("whether clients take turns (no: mptcp-proxy run --turns kernel)", "yes", yes_or_no)
+    turns: bool = parameter(
+        "whether Squid serves clients in turns (no: mptcp-proxy run --turns kernel)", "yes", yes_or_no
+    )
 
 
 @contextmanager
@@ -135,7 +134,7 @@ class Site:
         return self._requests(REQUESTS_ALONE) if turn.cell == ALONE else self._with_busy(turn.cell)
 
     def _with_busy(self, arm: str) -> Measured:
-        """Measure while a busy client uses many connections. In the ``new`` arms each request has a connection."""
+        """Measure while a busy client uses many connections; in the ``new`` arms, one for each request."""
         count = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)), MAX_BUSY_CONNECTIONS)
         is_new, file = arm in (NEW, NEW_LIMITED), "large" if arm == DOWNLOADS else "file"
         origin, proxy = self.origin.host.service_address(), self.proxy.host.service_address()
@@ -172,7 +171,7 @@ Arm = Row[str, Measured]
 
 
 def _latency(heading: str, name: str, text: str) -> tuple[Column[str, Measured], Column[str, Measured]]:
-    """Return the columns of a latency in milliseconds, and as a multiple of the same round's without other load."""
+    """Return the columns of a latency in milliseconds, and divided by the same round's latency without load."""
 
     def ratios(row: Arm) -> list[float]:
         alone, loaded = by_round(row.results, ALONE), by_round(row.results, row.cell)
@@ -216,11 +215,11 @@ COLUMNS: tuple[Column[str, Measured], ...] = (
         text=lambda row: mean(row.values("fairness")),
     ),
     Column("failed", "failed", by="sum", digits=0, aim="requests that were refused or failed", most=0),
-    Column("", _multipath, aim="requests by Multipath TCP, share", least=1),
+    Column("", _multipath, aim="share of requests over Multipath TCP", least=1),
     Column("", "descriptors", by="most", aim="descriptors of the fullest worker, × its limit", most=0.8),
     # At the 50 connections per second that conf/nftables allows, a busy client receives 50 kB per second.
     Column(
-        "", "octets", by="least", scale=1e-3, aim="the busy client gets", unit=" kB/s", least=10, judged=_is_busy
+        "", "octets", by="least", scale=1e-3, aim="rate of the busy client", unit=" kB/s", least=10, judged=_is_busy
     ),
 )  # fmt: skip
 
@@ -233,7 +232,7 @@ def memory(results: Results[str, Measured]) -> Iterator[Aim]:
     if any(run.measured.open for run in results.runs):
         yield Aim("memory of Squid's processes", max(map(max, rounds.values())) / 1e6, " MB", most=500)
         growth = max(rounds[max(rounds)]) / max(rounds[min(rounds)])
-        yield Aim("their memory, last round / first", growth, most=1.25)
+        yield Aim("memory of Squid's processes, last round / first", growth, most=1.25)
 
 
 def lacking(arm: str) -> str | None:
@@ -248,7 +247,7 @@ SCENARIO = Scenario(
     cells=lambda chosen: [arm for arm in ARMS if arm == ALONE or arm in chosen.arm],
     bed=start_site,
     measure=Site.measure,
-    tables=(Table("A client beside one that is busy", COLUMNS, (("beside", lambda row: row.cell),)),),
+    tables=(Table("A client while another client is busy", COLUMNS, (("busy client", lambda row: row.cell),)),),
     shared_bed=lambda arm: "crowds",
     shuffled=True,
     skip_reason=lacking,

@@ -33,7 +33,7 @@ SETTLE_SECONDS = 5.0
 FILES = {"both": 120_000_000, "capped": 60_000_000, "one": 75_000_000}
 """Bytes of each file: for two paths, for two of which one is capped, for one. A download takes 6 to 15 seconds."""
 MIN_SHARE, MAX_SHARE = 0.95, 1.05
-"""Minimum and maximum rate, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
+"""Minimum and maximum rate, as a share of a link or a cap. A higher rate means that nothing shaped the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ CELLS = (
 
 
 def _shares_of_links(row: Row[Cell, Measurement]) -> list[float]:
-    """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
+    """Return each goodput, divided by the payload that the links can carry; no values if a path is capped."""
     if row.cell.capped:
         return []
     links = ETHERNET_RATE + (WIFI_RATE if row.cell.client == TWO else 0)
@@ -89,7 +89,7 @@ def _shares_of_links(row: Row[Cell, Measurement]) -> list[float]:
 
 
 def _worst_share(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
-    """Return the rate of *path* that differs most from *expected*, as its share: a cap must hold in every round."""
+    """Return the rate of *path* that differs most from *expected*, divided by it: a cap must hold in every round."""
     shares = [rate / expected for rate in row.values(path)] if row.cell.capped else []
     return sorted(shares, key=lambda share: abs(share - 1))[-1:]
 
@@ -117,7 +117,7 @@ class Bed:
 
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
-    """Start the services for *cells*; the throttler, with conf/policy.yaml, only if the cells have a policy."""
+    """Start the services, with a throttler and conf/policy.yaml if the cells have a policy."""
     with Testbed(TWO_PATHS) as testbed:
         if cells[0].policy:
             services.start_throttler(testbed["proxy"], services.write_throttler_config(testbed["proxy"], POLICY))
@@ -144,9 +144,8 @@ def invalid(cell: Cell, seen: Protocol) -> str | None:
         return seen.complaint(multipath=True)
     if seen.requested != (1 if cell.multipath else 0):
         return f"the client requested {seen.requested} MPTCP connections"
-    return (
-        None if seen.joins == (cell.client == TWO) else f"{1 + seen.joins} subflows of a client of kind {cell.client}"
-    )
+    is_right = seen.joins == (cell.client == TWO)
+    return None if is_right else f"{1 + seen.joins} subflows of a client of kind {cell.client}"
 
 
 def _share_column(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:

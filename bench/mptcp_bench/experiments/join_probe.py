@@ -4,11 +4,10 @@
 The probe accepts MPTCP connections and sends data on each. It captures signalling segments, and the packets that it
 sends to the first subflow's address, with netfilter's marks: when a subflow has an entry in the kernel's set, its
 packets have our bits in their marks. The probe writes the delay of each join to a file. All times are the kernel's time
-stamps. The probe may read them late, and so uses little processor time, which the measured throttler needs. The kernel
-filters out packets on other ports, where there may be thousands of tunnels.
+stamps, so that the probe may read them late, in few steps: the measured throttler needs the processor.
 
 The client opens connections one after another, reads from each until shortly after it has a second subflow, and then
-aborts it. A normal close would send the data left in the proxy's buffers at the same time as the next connection.
+aborts it: a normal close would send the data in the proxy's buffers at the same time as the next connection.
 """
 
 from __future__ import annotations
@@ -58,17 +57,16 @@ def is_join(segment: Segment, port: int) -> bool:
 def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) -> list[float]:
     """Return the milliseconds from each join of connections to *port* to the first packet under the cap.
 
-    The client opens one connection after another. Each is identified by the client's port of its first subflow, which
-    the policy caps; *marked* has the time of that subflow's first marked packet. A delay is infinity if no packet was
-    marked within ``GIVE_UP_SECONDS``, and negative if the mark came before the join, which then did not cause the
-    entry.
+    The client's port of the first subflow, which the policy caps, identifies a connection; *marked* has the time of
+    that subflow's first marked packet. A delay is infinite if no packet was marked within ``GIVE_UP_SECONDS``, and
+    negative if the mark came before the join, which then did not cause the entry.
     """
     by_port: dict[int, float] = {}
     first = None
     for segment in segments:
         if segment.destination_port == port and any(isinstance(each, MpCapable) for each in segment.options):
             first = segment.source_port
-        # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first third ACK counts.
+        # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first one counts.
         if is_join(segment, port) and first is not None and first not in by_port:
             delay = marked.get(first, math.inf) - segment.time
             by_port[first] = 1000 * delay if delay <= GIVE_UP_SECONDS else math.inf
@@ -148,8 +146,8 @@ def client(port: int, count: int, address: str, second_address: str) -> None:
     for _ in range(count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
             connection.settimeout(5)
-            # Each connection takes longer than 0.1 s, so no port is reused, not even by another client process: the
-            # entry of an ended connection stays for ten seconds and would at once cap a new one with the same port.
+            # Each connection takes longer than 0.1 s, so that no port is reused: the entry of an ended connection stays
+            # for ten seconds, and would cap a new connection with the same port at once.
             connection.bind(("", 10_000 + int(time.monotonic() * 10) % 20_000))
             connection.connect((address, port))
             until = time.monotonic() + _JOIN_TIMEOUT

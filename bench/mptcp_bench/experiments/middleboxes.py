@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What middleboxes do to Multipath TCP, and whether the throttler's status stays true.
 
-This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel.
-The experiment adds the paper's ALG that changes the length of the payload, options replaced by NOPs, and duplicated and
-reordered segments. Each behaviour is measured on the path on which connections open, on the path that joins, and on
+This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel
+and more behaviours. Each behaviour is measured on the path on which connections open, on the path that joins, and on
 both paths. A client downloads one file through the real proxy. The policy caps the first path while the connection has
 two paths. Four times a second, the kernel's list of subflows is compared with the throttler's status.
 """
@@ -36,7 +35,7 @@ DELAY = 5_000
 FILE_BYTES = 8_000_000
 TIMEOUT = 40.0
 """Maximum seconds of a download."""
-LOOK_SECONDS = 0.25
+CHECK_INTERVAL = 0.25
 """Minimum time between two comparisons of kernel and status."""
 POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
@@ -45,13 +44,9 @@ OF_THE_REQUEST = ("alg-longer", "alg-shorter")
 """Behaviours that change only the request, which contains an address and uses the path on which connections open."""
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
 """Behaviours that MPTCP was designed to survive (RFC 8684, 3.7): both subflows carry data."""
-ENDED_BY_KERNEL = ("split-second-later", "coalesce")
-"""Behaviours after which the kernel (Linux 6.18) keeps the connection until the client closes it, even without a
-throttler.
-
-Data without a mapping arrives after data with a mapping, when MPTCP may no longer fall back. The paper's kernel also
-failed with the first behaviour.
-"""
+STUCK_IN_KERNEL = ("split-second-later", "coalesce")
+"""Behaviours with which downloads stop, even without a throttler (Linux 6.18): data without a mapping arrive after data
+with a mapping, when MPTCP may no longer fall back. The paper's kernel also failed with the first behaviour."""
 PAPER = {
     "nat": "Y, N", "remove-syn": "Y, Y", "remove-data": "Y, Y", "sequence": "Y, N", "split-both": "Y, N",
     "split-first": "Y, N", "split-second": "Y, Y", "split-second-later": "N, -", "coalesce": "Y, Y",
@@ -61,8 +56,8 @@ MAX_WRONG_SECONDS = 2.0
 """Maximum time for which the status may differ from the kernel."""
 
 
-class Look(NamedTuple):
-    """The connections to the proxy's port at one moment of a download, according to kernel and status."""
+class StatusCheck(NamedTuple):
+    """The subflows of the proxy's port at one moment of a download, according to kernel and status."""
 
     time: float
     """Seconds since the download began."""
@@ -85,7 +80,7 @@ class Download:
     """Number of connections that became plain TCP, from the kernels' counters of client and proxy together."""
     carried: Mapping[str, int]
     """Number of bytes that the client received, by path."""
-    looks: Sequence[Look]
+    checks: Sequence[StatusCheck]
     changed: int
     """Number of packets that the middlebox changed."""
 
@@ -94,7 +89,7 @@ class Download:
         """Result for the connection, in words."""
         if not self.whole:
             return "failed"
-        if max((look.kernel for look in self.looks), default=0) == 0:
+        if max((each.kernel for each in self.checks), default=0) == 0:
             return "plain TCP"
         if self.fallbacks:
             return "fell back"
@@ -105,23 +100,21 @@ class Download:
     @property
     def wrong(self) -> float:
         """Seconds in which status and kernel showed different numbers of subflows."""
-        return self._seconds(lambda look: look.status != look.kernel)
+        return self._seconds(lambda each: each.status != each.kernel)
 
     @property
     def only_capped(self) -> float:
         """Seconds in which a connection's only subflow had a cap."""
-        return self._seconds(lambda look: look.capped > 0 and look.kernel < 2)
+        return self._seconds(lambda each: each.capped > 0 and each.kernel < 2)
 
-    def _seconds(self, holds: Callable[[Look], bool]) -> float:
-        return sum(after.time - look.time for look, after in pairwise(self.looks) if holds(look))
+    def _seconds(self, holds: Callable[[StatusCheck], bool]) -> float:
+        return sum(after.time - before.time for before, after in pairwise(self.checks) if holds(before))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     behaviour: tuple[str, ...] = parameter(
-        f"which of {', '.join(BEHAVIOURS)}", ",".join(BEHAVIOURS), words(*BEHAVIOURS),
+        f"behaviours of the middlebox: a list of {', '.join(BEHAVIOURS)}", ",".join(BEHAVIOURS), words(*BEHAVIOURS),
         quick="nothing,remove-data,sequence",
     )  # fmt: skip
 
@@ -151,35 +144,34 @@ def middlebox_bed(chosen: Settings, behaviours: Sequence[str], seed: int) -> Ite
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
-    """Download a file with a behaviour at a place, while kernel and status are compared. Raises EmulationError."""
+    """Download a file with a behaviour at a place, while kernel and status are compared."""
     testbed, throttler, behaviour, place = bed.testbed, bed.throttler, turn.cell, PLACES[turn.variant]
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
     ended = "the last connection has ended"
     wait_until(lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), ended, timeout=90)
     for path in PLACES["both"]:
         change(path, behaviour if path in place else "nothing")
-    looks: list[Look] = []
+    checks: list[StatusCheck] = []
 
-    def look(elapsed: float) -> None:
-        if looks and elapsed < looks[-1].time + LOOK_SECONDS:
+    def check(elapsed: float) -> None:
+        if checks and elapsed < checks[-1].time + CHECK_INTERVAL:
             return
         before, (active, capped), after = subflows(lab), active_and_capped(throttler), subflows(lab)
-        # If the kernel's list changes during the look, the status agrees if it equals the old or the new list.
-        looks.append(Look(elapsed, active if active in (before, after) else after, active, capped))
+        # If the kernel's list changes during the check, the status agrees if it equals the old or the new list.
+        checks.append(StatusCheck(elapsed, active if active in (before, after) else after, active, capped))
 
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
     header = f"X-Port: PORT {address}7,8"
     argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", bed.proxy.url(), bed.origin.url("file")]
     try:
-        seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
+        seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=check)
     finally:
-        # Do this also after a failure: with a middlebox the connection may never end, and the next download waits for
-        # its end.
+        # Do this also after a failure: the next download waits for the connection's end, which needs a path without it.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
     whole = seen.status == 0 and seen.octets == FILE_BYTES and seen.sha256 == bed.origin.digests["file"]
     carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
     changes = sum(changed[path] for path in place)
-    return Download(whole, seen.ended, seen.protocol.fallbacks, carried, tuple(looks), changes)
+    return Download(whole, seen.ended, seen.protocol.fallbacks, carried, tuple(checks), changes)
 
 
 def subflows(lab: Lab) -> int:
@@ -198,8 +190,8 @@ Boxed = Row[str, Download]
 
 
 def at_all_places(value: Callable[[Download], float], places: Iterable[str] = PLACES) -> Callable[[Boxed], list[float]]:
-    """Return a function that returns *value* of the downloads at *places*; NaN for downloads without looks."""
-    return lambda row: [value(each) if each.looks else math.nan for place in places for each in row.other_runs(place)]
+    """Return a function that returns *value* of the downloads at *places*; NaN for downloads without checks."""
+    return lambda row: [value(each) if each.checks else math.nan for place in places for each in row.other_runs(place)]
 
 
 def _changed(row: Boxed) -> list[float]:
@@ -222,16 +214,16 @@ TABLE: Table[str, Download] = Table(
     (
         *map(_place, PLACES),
         Column("paper: successful, fallback", lambda row: [], text=lambda row: PAPER.get(row.cell, "")),
-        Column("", at_all_places(lambda each: each.whole), aim="downloads whole",
-               least=lambda row: None if row.cell in ENDED_BY_KERNEL else 1),
-        Column("", at_all_places(lambda each: each.wrong), by="most", aim="status wrong", unit=" s",
+        Column("", at_all_places(lambda each: each.whole), aim="share of complete downloads",
+               least=lambda row: None if row.cell in STUCK_IN_KERNEL else 1),
+        Column("", at_all_places(lambda each: each.wrong), by="most", aim="time with a wrong status", unit=" s",
                most=MAX_WRONG_SECONDS),
-        Column("", at_all_places(lambda each: each.only_capped), by="most", aim="a lone subflow capped", unit=" s",
-               most=MAX_WRONG_SECONDS),
-        Column("", _changed, by="least", aim="packets changed by it, at the place with the fewest", least=1,
+        Column("", at_all_places(lambda each: each.only_capped), by="most", aim="time with a cap on the only subflow",
+               unit=" s", most=MAX_WRONG_SECONDS),
+        Column("", _changed, by="least", aim="packets that the middlebox changed, minimum of the places", least=1,
                judged=lambda row: row.cell != "nothing"),
-        Column("", at_all_places(lambda each: each.outcome == "two subflows"), aim="both subflows used", least=1,
-               judged=lambda row: row.cell in SURVIVED),
+        Column("", at_all_places(lambda each: each.outcome == "two subflows"),
+               aim="share of downloads over both subflows", least=1, judged=lambda row: row.cell in SURVIVED),
     ),
     (("behaviour", lambda row: BEHAVIOURS[row.cell]),),
     # A row shows a behaviour at all places.

@@ -1,20 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Section 4 of "Multipath in the Middle(Box)" with our proxy, which is compared with a router and other proxies.
 
-The testbed is the one of the experiment ``relay``, with a second origin that accepts MPTCP: in the paper's baseline, a
-router connects the clients to such a server. With a proxy, the server uses plain TCP. MPTCP connections are counted at
-the host that accepts them from the client; a measurement whose connections have another protocol is void.
+In the paper's baseline, a router connects the clients to a server that accepts MPTCP. With a proxy, the server uses
+plain TCP. A measurement whose connections have another protocol, as counted by the host that accepts them, is void.
 
 - ``mimbox-goodput``, Figure 4: one download over both paths, on links whose MTU is varied.
 - ``mimbox-http``, Figure 5: 40 clients request a file of varied size, each time on a new connection with one subflow,
   because most of these end before a second one could join. The completion time is from connect(2) to the last byte.
-- ``mimbox-memory``, Figure 6 and section 4.4: a client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s,
-  256 kbit/s, 80 ms) downloads from an origin with 100 Mbit/s, while the sender's tcp_rmem and tcp_wmem are limited. The
-  sender is the proxy or, without a proxy, the origin. Memory is measured during 20 simultaneous slow downloads.
-- ``mimbox-delay``, Table 1: requests follow one another, each on its own connection. tcpdump records packets on both
-  sides of the router or the proxy, with one clock. An answer of 1000 bytes is one data segment, so its delay is that of
-  forwarding. A proxy in user space accepts a connection after the client's handshake, and ours connects to the origin
-  after the request. The delay of the SYN includes both.
+- ``mimbox-memory``, Figure 6 and section 4.4: a client with ADSL and 3G downloads from an origin with 100 Mbit/s, while
+  the sender's tcp_rmem and tcp_wmem are limited. The sender is the proxy or, without a proxy, the origin. Memory is
+  measured during 20 simultaneous slow downloads.
+- ``mimbox-delay``, Table 1: tcpdump records requests, each on its own connection, on both sides of the router or the
+  proxy. An answer of 1000 bytes is one data segment, so its delay is that of forwarding. The delay of the SYN includes
+  the client's handshake and, with our proxy, its request.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from rich.table import Table as RichTable
@@ -38,12 +35,14 @@ from .. import style
 from ..statistics import fmean, median
 from ..wire.capture import captured
 from ..wire.packets import ACK, SYN, Packet
-from ..wire.streams import Leg, follow, passages
+from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, send
 from ..wire.workload import measure as measure_exchanges
 from . import mimbox_judging as judging
+from .aims import Aim
 from .claims import FEWEST
 from .columns import Column, Table, Turn
+from .devices import DEVICES
 from .drawing import draw_panels
 from .findings import Picture
 from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
@@ -57,23 +56,19 @@ from .tables import mean, new_table
 from .two_paths import slow_origin
 
 NEEDS = ("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
-LINK_ENDS = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core", "to-wlan0"), ("proxy", "wan0"),
-             ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
-"""Node and device of both ends of every link."""
-PATHS = ("eth0", "wlan0")
 END_SECONDS = 1.0
 """Time in which the last data of a transfer reach the client."""
 
 
 @contextmanager
 def mimbox_bed(
-    seed: int, files: Mapping[str, int], seconds: float, over: Sequence[Any] = (None, None)
+    seed: int, files: Mapping[str, int], seconds: float, client_paths: Sequence[EmulatedPath | None] = (None, None)
 ) -> Iterator[Bed]:
-    """Yield a testbed in which both origins serve *files*, with the client's paths *over*."""
-    with Testbed(paths(over, offloads=False, name="mimbox"), seed=seed) as testbed:
+    """Yield a testbed with *client_paths*, in which both origins serve *files*."""
+    with Testbed(paths(client_paths, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
-            # Closed connections keep their ports in TIME-WAIT. Provide enough ports, and allow their reuse.
+            # Closed connections keep their ports in TIME-WAIT.
             for key, value in (("ip_local_port_range", "1024 65535"), ("tcp_tw_reuse", "1")):
                 testbed.scope.enter_context(testbed[name].sysctl(f"net.ipv4.{key}", value))
         yield Bed.on(testbed, seconds, files)
@@ -90,35 +85,35 @@ def measure(
     warm_up: float = WARM_UP_SECONDS,
     scopes: Iterable[AbstractContextManager[Any]] = (),
 ) -> dict[str, Point]:
-    """Measure all tasks of *cell* through the same proxy for the bed's seconds, while *scopes* are entered.
+    """Measure all tasks of *cell* through the same proxy for the bed's seconds, within the context managers *scopes*.
 
-    With *close*, each request has its own connection. Raises TestbedError if connections are not of *cell*'s kind.
+    With *close*, each request has its own connection. Raises TestbedError if connections lack *cell*'s protocol.
     """
     client = bed.testbed["client"]
 
-    def measured(task: str) -> Point:
+    def measure_task(task: str) -> Point:
         user, kernel = user_memory(process.pid) if memory and process else 0, 0
         with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, check):
             # With *close*, wait until there are as many answers as connections, so that some have been reopened.
             answers = connections if close else 0
             load.wait(lambda counters: counters.answers >= answers, f"{cell}: {answers} answers")
             time.sleep(warm_up)
-            start, first, before = time.monotonic(), load.read(), client.counters()
+            start, load_before, bytes_before = time.monotonic(), load.read(), client.counters()
             time.sleep(bed.seconds)
-            seconds, last, after = time.monotonic() - start, load.read(), client.counters()
+            seconds, load_after, bytes_after = time.monotonic() - start, load.read(), client.counters()
             if memory and process:
                 kernel = buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
                 user = user_memory(process.pid) - user
             # With *close*, the last connection may not be established yet.
-            check(min(last.opened, last.answers) if close else last.opened)
-        # The server may still send data after the clients' end, which the next measurement would count.
+            check(min(load_after.opened, load_after.answers) if close else load_after.opened)
+        # The server may still send data after the clients have stopped, which the next measurement would count.
         time.sleep(END_SECONDS)
-        received = [after[path].received - before[path].received for path in PATHS]
+        received = [bytes_after[device].received - bytes_before[device].received for device in DEVICES]
         return Point(
-            goodput=(last.octets - first.octets) * 8 / seconds,
-            failures=last.failures,
+            goodput=(load_after.octets - load_before.octets) * 8 / seconds,
+            failures=load_after.failures,
             second=received[1] / max(1, sum(received)),
-            spread=latencies(last.latency, PERCENTS) if close else (),
+            spread=latencies(load_after.latency, PERCENTS) if close else (),
             user=max(0, user) / connections,
             kernel=kernel / connections,
         )
@@ -127,12 +122,7 @@ def measure(
         for scope in scopes:
             stack.enter_context(scope)
         process = stack.enter_context(bed.running(cell))
-        return {task: measured(task) for task in cell.tasks}
-
-
-def verdicts(claims: judging.Claimed, aims: judging.Aims) -> judging.Aims:
-    """Return a function that yields the *aims*, and then the verdicts on the *claims*."""
-    return lambda results: chain(aims(results), (claim.judged for claim in claims(results)))
+        return {task: measure_task(task) for task in cell.tasks}
 
 
 def lacking(cell: Cell) -> str | None:
@@ -157,7 +147,7 @@ class Curves(Table[Cell, Point]):
         lines: dict[tuple[str, str, str], dict[int, list[float]]] = {}
         for cell in sorted(results.cells, key=lambda cell: cell.at):
             for task in cell.tasks if cell != BUSY_CELL else ():
-                # Compute requests per second from bytes, because few large files are completed in a short time.
+                # Few large files are completed in a short time, so requests per second are computed from bytes.
                 unit = 8 * cell.at if self.unit == "requests/s" else 1e6
                 measured = [point.goodput / unit for point in results.of(cell, "", task)]
                 lines.setdefault((cell.proxy, cell.client, task), {})[cell.at] = measured
@@ -179,8 +169,9 @@ class Curves(Table[Cell, Point]):
         for (proxy, client, task), line in lines.items():
             if medians := {at: median(measured) for at, measured in line.items() if measured}:
                 label = _label(proxy, client) + (f", {task}" if proxy == OURS else "")
-                look = _look(proxy, client) | ({"linestyle": style.DOTTED} if (proxy, task) == (OURS, "get") else {})
-                axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, label=label, **look)
+                dotted = {"linestyle": style.DOTTED} if (proxy, task) == (OURS, "get") else {}
+                line_format = _line_format(proxy, client) | dotted
+                axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, label=label, **line_format)
         axes.set_xscale("log")
         axes.set_yscale(self.scale)
         style.dress(axes, f"{self.varied}, bytes", self.unit)
@@ -193,7 +184,7 @@ def _label(proxy: str, client: str) -> str:
     return f"{'no proxy' if proxy == DIRECT else proxy}, {client}"
 
 
-def _look(proxy: str, client: str) -> dict[str, Any]:
+def _line_format(proxy: str, client: str) -> dict[str, Any]:
     return {"color": COLORS[proxy], "linestyle": style.DASHED if client == "tcp" else "-"}
 
 
@@ -201,40 +192,44 @@ def figure(
     name: str,
     titles: tuple[str, str],
     curves: Curves,
-    ways: Sequence[Cell],
+    compared: Sequence[Cell],
     *,
     varied: tuple[str, str, str],
     seconds: tuple[str, str],
     bed: Callable[[Any, int], AbstractContextManager[Bed]],
     measure: Callable[[Bed, Turn[Cell]], dict[str, Point]],
-    claims: judging.Claimed,
-    aims: judging.Aims,
+    verdicts: Callable[[MimboxResults], Iterator[Aim]],
     busy: Sequence[Cell] = (),
     tables: Sequence[Table[Cell, Point]] = (),
     panels: Sequence[Callable[[MimboxResults, Any], None]] = (),
 ) -> Scenario[Any, Cell, Bed, Point]:
     """Return the experiment that repeats a figure.
 
-    *titles*: of the picture, and its subtitle. *ways* are measured with each value of the parameter, and
-    *busy* cells once. *varied*: meaning of the parameter, its values, and those of a quick run. *seconds*: length of a
-    measurement, and in a quick run.
+    *titles*: title and subtitle of the picture. The cells *compared* are measured with each value of the parameter, and
+    the cells *busy* once. *varied*: meaning of the parameter, its values, and its values in a quick run. *seconds*:
+    length of a measurement, normally and in a quick run.
     """
-    proxies = tuple(dict.fromkeys(way.proxy for way in ways if way.proxy != DIRECT))
+    proxies = tuple(dict.fromkeys(cell.proxy for cell in compared if cell.proxy != DIRECT))
     meaning, usual, quick = varied
     Settings = make_dataclass(
         "Settings",
         [
             (curves.varied, Any, parameter(meaning, usual, several(whole()), quick=quick)),
             ("proxies", Any, parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies))),
-            ("runs", int, parameter("rounds", str(FEWEST), whole(), quick="1")),
-            ("seconds", float, parameter("length of each measurement", seconds[0], number(), quick=seconds[1])),
+            ("runs", int, parameter("number of rounds", str(FEWEST), whole(), quick="1")),
+            (
+                "seconds",
+                float,
+                parameter("length of each measurement, seconds", seconds[0], number(), quick=seconds[1]),
+            ),
         ],
         frozen=True,
     )
 
     def cells(chosen: Any) -> list[Cell]:
-        chosen_ways = [way for way in ways if way.proxy in (DIRECT, *chosen.proxies)]
-        return [*(replace(way, at=at) for at in sorted(getattr(chosen, curves.varied)) for way in chosen_ways), *busy]
+        varied = sorted(getattr(chosen, curves.varied))
+        cells = [cell for cell in compared if cell.proxy in (DIRECT, *chosen.proxies)]
+        return [*(replace(cell, at=at) for at in varied for cell in cells), *busy]
 
     def pictures(results: MimboxResults) -> list[Picture]:
         drawings = [partial(panel, results) for panel in (curves.draw, *panels)]
@@ -252,15 +247,20 @@ def figure(
         shuffled=True,
         shared_bed=lambda cell: "mimbox",
         skip_reason=lacking,
-        verdicts=verdicts(claims, aims),
+        verdicts=verdicts,
         pictures=pictures,
     )
+
+
+def measure_with_mtu(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
+    ends = [end for link in bed.testbed.topology.links for end in (link.a, link.b)]
+    return measure(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
 
 
 GOODPUT = figure(
     "mimbox-goodput",
     ("Goodput against the MTU",
-     "one download; Multipath TCP over two paths unless it says tcp"),
+     "one download; Multipath TCP over two paths, except where labelled tcp"),
     Curves("Figures: Mbit/s, by mtu in bytes", (), varied="mtu"),
     (
         Cell(DIRECT, "tcp", tasks=("get",)),
@@ -269,14 +269,11 @@ GOODPUT = figure(
         Cell(LIMIT, "mptcp2", tasks=("get",)),
         Cell("haproxy", "mptcp2", tasks=("get",)),
     ),
-    varied=("MTUs of all links", "296,576,1000,1500,4000,9000", "576,9000"),
+    varied=("MTUs of all links, bytes", "296,576,1000,1500,4000,9000", "576,9000"),
     seconds=("1.5", "0.5"),
     bed=lambda chosen, seed: mimbox_bed(seed, {LARGE: 50_000_000}, chosen.seconds),
-    measure=lambda bed, turn: measure(
-        bed, turn.cell, scopes=(mtu(bed.testbed[node], device, turn.cell.at) for node, device in LINK_ENDS)
-    ),
-    claims=judging.goodput_claims,
-    aims=judging.goodput_aims,
+    measure=measure_with_mtu,
+    verdicts=judging.goodput_verdicts,
 )  # fmt: skip
 
 HTTP_CLIENTS = 40
@@ -288,14 +285,14 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
     for cell in results.cells:
         if cell.at == size and (points := results.of(cell, "", "each")):
             times = [1e3 * median(values) for values in zip(*(point.spread for point in points), strict=True)]
-            axes.plot(times, PERCENTS, label=_label(cell.proxy, cell.client), **_look(cell.proxy, cell.client))
+            axes.plot(times, PERCENTS, label=_label(cell.proxy, cell.client), **_line_format(cell.proxy, cell.client))
     axes.set_xscale("log")
     style.dress(axes, f"completion time of {size:,} bytes, ms", "percent")
 
 
 HTTP = figure(
     "mimbox-http",
-    ("Requests a second, and completion times",
+    ("Requests per second, and completion times",
      f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer"),
     Curves("Figures: requests/s, by size in bytes", (), varied="size", unit="requests/s"),
     [
@@ -305,12 +302,11 @@ HTTP = figure(
             ("squid", "tcp"),
         )
     ],
-    varied=("bytes of the file", "1000,10000,100000,1000000", "1000,100000"),
+    varied=("sizes of the file, bytes", "1000,10000,100000,1000000", "1000,100000"),
     seconds=("2", "0.5"),
     bed=lambda chosen, seed: mimbox_bed(seed, {str(size): size for size in chosen.size}, chosen.seconds),
     measure=lambda bed, turn: measure(bed, turn.cell, str(turn.cell.at), connections=HTTP_CLIENTS, close=True),
-    claims=judging.http_claims,
-    aims=judging.failures,
+    verdicts=judging.http_verdicts,
     panels=(draw_times,),
 )  # fmt: skip
 
@@ -346,17 +342,16 @@ def _kilobytes(name: str) -> Column[Cell, Point]:
 
 MEMORY = figure(
     "mimbox-memory",
-    ("Goodput against the buffer of a socket",
-     "ADSL of 8 and 3G of 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"),
+    ("Goodput against the socket buffer",
+     "ADSL 8 Mbit/s, 3G 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"),
     Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear"),
     (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get"))),
     busy=(BUSY_CELL,),
-    varied=("maximum buffer of each socket, bytes", "25000,50000,100000,200000,400000,1000000", "25000,200000,1000000"),
+    varied=("maximum buffers of a socket, bytes", "25000,50000,100000,200000,400000,1000000", "25000,200000,1000000"),
     seconds=("5", "2"),
     bed=memory_bed,
     measure=measure_memory,
-    claims=judging.memory_claims,
-    aims=judging.memory_aims,
+    verdicts=judging.memory_verdicts,
     tables=(
         Table(
             "Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")),
@@ -368,15 +363,13 @@ MEMORY = figure(
 
 @dataclass(frozen=True, slots=True)
 class DelaySettings:
-    """The settings of ``--set``."""
-
-    runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
+    runs: int = parameter("number of rounds", str(FEWEST), whole(), quick="1")
 
 
 REQUESTS = Workload("delay", 100, 1000)
 FILE = f"{REQUESTS.down}.bin"
 MIN_SUBFLOWS = 1.5
-"""Minimum of the mean number of subflows per connection: the last packets of a connection can precede the join."""
+"""Minimum mean number of subflows per connection; below 2, because short connections can end before the join."""
 DELAY_CELLS = (ROUTER, Cell(LIMIT, "mptcp2"), Cell(OURS, "mptcp2"), Cell(OURS, "tcp"))
 
 
@@ -389,7 +382,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
             url = f"http://{lab.proxy.service_address()}:{PROXY_PORT}"
             exchanges = measure_exchanges(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
-            raise TestbedError(f"{cell}: few connections had a second subflow")
+            raise TestbedError(f"{cell}: too few subflows")
         return Delays(
             median([each.syn_whole for each in exchanges]),
             median([each.answer for each in exchanges]),
@@ -409,10 +402,10 @@ def routed(packets: Sequence[Packet]) -> Delays:
     multipath = sum(each.multipath for each in leg.connections)
     if multipath < max(REQUESTS.requests, len(leg.connections)):
         raise TestbedError(f"{multipath} of {REQUESTS.requests} connections through the router were Multipath TCP")
-    passed = passages(packets)
-    syn = [seconds for packet, seconds in passed if packet.flags & (SYN | ACK) == SYN]
-    answer = [seconds for packet, seconds in passed if packet.flags & (SYN | ACK) == SYN | ACK]
-    data = [seconds for packet, seconds in passed if packet.length and packet.source_port == MULTIPATH_PORT]
+    forwarded = forwarded_packets(packets)
+    syn = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN]
+    answer = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN | ACK]
+    data = [seconds for packet, seconds in forwarded if packet.length and packet.source_port == MULTIPATH_PORT]
     # The median of no values raises ValueError.
     return Delays(median(syn), median(answer), median(data))
 
@@ -440,5 +433,5 @@ DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
     shuffled=True,
     shared_bed=lambda cell: "mimbox",
     skip_reason=lacking,
-    verdicts=verdicts(judging.delay_claims, lambda results: ()),
+    verdicts=judging.delay_verdicts,
 )

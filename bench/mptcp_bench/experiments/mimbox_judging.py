@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Detal, Paasch and Bonaventure claim of MiMBox (HotMiddlebox 2013), and whether this holds for our proxy. Pure.
+"""Claims of Detal, Paasch and Bonaventure about MiMBox (HotMiddlebox 2013), judged for our proxy. Pure.
 
-Their converter was in the kernel. Our proxy is in user space, so most of their claims can fail here. A further
-aim checks that the measurement used both paths.
+Their converter was in the kernel. Our proxy is in user space, so most of their claims can fail here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Any
 
 from ..statistics import median, percentile
-from . import columns
 from .aims import Aim
 from .claims import Claim
-from .columns import Results
+from .columns import Results, by_round
 from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell, positive_or_nan, ratios
 
 CLOSE = 0.8
@@ -26,8 +22,6 @@ PAPER_KB, PAPER_BUFFER = 400.0, 200_000
 """KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
 """Percentiles of the completion time that are measured."""
-
-
 ROUTER = Cell(DIRECT, "mptcp2")
 """The paper's baseline: a router takes the converter's place, and the server accepts MPTCP."""
 
@@ -57,28 +51,33 @@ class Point:
 MimboxResults = Results[Cell, Point]
 Side = tuple[str, str, str]
 """One side of a comparison: proxy, kind of client, and task."""
-Values = dict[tuple[int, int], float]
-"""Values by round and varied parameter."""
+Rounds = dict[int, dict[int, float]]
+"""For each round, the values by the varied parameter."""
 
 
-def values(results: MimboxResults, side: Side, name: str = "goodput") -> Values:
-    """Return the attribute *name* of each measurement of *side*, by round and varied parameter."""
-    runs = (run for run in results.runs if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side)
-    return {(run.turn.number, run.turn.cell.at): getattr(run.measured, name) for run in runs}
+def rounds(results: MimboxResults, side: Side, name: str = "goodput") -> Rounds:
+    """Return the attribute *name* of each measurement of *side*."""
+    found: Rounds = {}
+    for run in results.runs:
+        if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side:
+            found.setdefault(run.turn.number, {})[run.turn.cell.at] = getattr(run.measured, name)
+    return found
 
 
-def quotients(results: MimboxResults, one: Side, other: Side) -> Values:
-    """Return the goodput of *one* divided by that of *other*, by round and varied parameter."""
-    ours, theirs = values(results, one), values(results, other)
-    return {key: ours[key] / theirs[key] if theirs[key] else math.nan for key in sorted(ours.keys() & theirs.keys())}
+def quotients(results: MimboxResults, side: Side, other: Side) -> Rounds:
+    """Return the goodput of *side* divided by that of *other*; NaN if *other* had none."""
+    found: Rounds = {}
+    others = rounds(results, other)
+    for number, values in sorted(rounds(results, side).items()):
+        for at in sorted(values.keys() & others.get(number, {}).keys()):
+            divisor = others[number][at]
+            found.setdefault(number, {})[at] = values[at] / divisor if divisor else math.nan
+    return found
 
 
-def by_round(fold: Callable[[list[float]], float], *every: Values) -> dict[int, float]:
-    """Return one value for each round: *fold* combines all its values."""
-    rounds: dict[int, list[float]] = {}
-    for (number, _), value in chain.from_iterable(values.items() for values in every):
-        rounds.setdefault(number, []).append(value)
-    return {number: fold(measured) for number, measured in rounds.items()}
+def at_parameter(found: Rounds, at: int) -> dict[int, float]:
+    """Return the value at the varied parameter *at* of each round."""
+    return {number: values[at] for number, values in found.items() if at in values}
 
 
 def minimum(values: Sequence[float]) -> float:
@@ -86,98 +85,94 @@ def minimum(values: Sequence[float]) -> float:
     return percentile(values, 0, default=math.nan)
 
 
-def least_ratio(results: MimboxResults, one: Side, others: Sequence[Side]) -> tuple[float, ...]:
-    """Return, for each round, the minimum quotient of *one* and any of *others* at any varied parameter."""
-    return tuple(by_round(minimum, *(quotients(results, one, other) for other in others)).values())
+def least_ratio(results: MimboxResults, side: Side, others: Sequence[Side]) -> tuple[float, ...]:
+    """Return, for each round, the minimum quotient of *side* and any of *others* at any varied parameter."""
+    every = [quotients(results, side, other) for other in others]
+    numbers = sorted(set().union(*every))
+    return tuple(minimum([value for each in every for value in each.get(number, {}).values()]) for number in numbers)
 
 
-def mean_ratio(results: MimboxResults, one: Side, other: Side) -> tuple[float, ...]:
+def mean_ratio(results: MimboxResults, side: Side, other: Side) -> tuple[float, ...]:
     """Return, for each round, the geometric mean of the quotients at all varied parameters."""
     # statistics.geometric_mean raises an error for 0, which a dead proxy has.
-    rounds = by_round(lambda values: math.prod(values) ** (1 / len(values)), quotients(results, one, other))
-    return tuple(rounds.values())
+    every = [list(values.values()) for values in quotients(results, side, other).values()]
+    return tuple(math.prod(values) ** (1 / len(values)) for values in every)
 
 
-def growth(points: Values) -> tuple[float, ...]:
+def growth(found: Rounds) -> tuple[float, ...]:
     """Return each round's value at the greatest parameter / at the smallest; empty if there is only one parameter."""
-    varied = sorted({at for _, at in points})
-    return ratios(at_size(points, varied[-1]), at_size(points, varied[0])) if len(varied) > 1 else ()
+    varied = sorted(set().union(*found.values()))
+    return ratios(at_parameter(found, varied[-1]), at_parameter(found, varied[0])) if len(varied) > 1 else ()
 
 
-def at_size(points: Values, size: int) -> dict[int, float]:
-    """Return the values at the varied parameter *size*, by round."""
-    return {number: value for (number, at), value in points.items() if at == size}
+def failures(results: MimboxResults) -> Aim:
+    return Aim("answers that were wrong or broken off", sum(run.measured.failures for run in results.runs), most=0)
 
 
-def failures(results: MimboxResults) -> Iterator[Aim]:
-    yield Aim("answers that were wrong or broken off", sum(run.measured.failures for run in results.runs), most=0)
-
-
-def goodput_claims(results: MimboxResults) -> list[Claim]:
-    """Return the claims of section 4.1 and Figure 4. The varied parameter is the MTU."""
-    ours, router = (OURS, "mptcp2", "connect"), (DIRECT, "mptcp2", "get")
-    peers = [(LIMIT, "mptcp2", "get"), ("haproxy", "mptcp2", "get")]
-    return [
-        Claim("The goodput is close to that of simple IP forwarding.", "goodput, × the router, mean over the MTUs",
-              mean_ratio(results, ours, router), least=CLOSE),
-        Claim("The converter always outperforms those in user space.",
-              "goodput, × the best of the others, at the worst MTU", least_ratio(results, ours, peers), least=1),
-        Claim("A larger MSS increases the goodput: segments are what costs.",
-              "goodput with the largest MTU, × the smallest", growth(values(results, ours)), least=2),
-    ]  # fmt: skip
-
-
-def goodput_aims(results: MimboxResults) -> Iterator[Aim]:
-    """Yield the aims that all answers were right, and that both paths carried data."""
-    yield from failures(results)
+def goodput_verdicts(results: MimboxResults) -> Iterator[Aim]:
+    """Yield the verdicts on section 4.1 and Figure 4, and that both paths carried data. The MTU is varied."""
+    yield failures(results)
     second: dict[tuple[str, str], list[float]] = {}
     for run in results.runs:
         if CLIENTS[run.turn.cell.client] == 2:
             second.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second)
-    yield Aim("share of the second path, median of each, least", minimum([*map(median, second.values())]), least=0.05)
+    yield Aim(
+        "second path's share of the bytes, minimum of the medians", minimum([*map(median, second.values())]), least=0.05
+    )
+    ours, router = (OURS, "mptcp2", "connect"), (DIRECT, "mptcp2", "get")
+    peers = [(LIMIT, "mptcp2", "get"), ("haproxy", "mptcp2", "get")]
+    yield from judged(
+        Claim("The goodput is close to that of simple IP forwarding.", "goodput, × the router, mean over the MTUs",
+              mean_ratio(results, ours, router), least=CLOSE),
+        Claim("The converter always outperforms those in user space.",
+              "goodput, × the best of the others, at the worst MTU", least_ratio(results, ours, peers), least=1),
+        Claim("A larger MSS increases goodput, because each segment costs.",
+              "goodput with the largest MTU, × the smallest", growth(rounds(results, ours)), least=2),
+    )  # fmt: skip
 
 
-def http_claims(results: MimboxResults) -> list[Claim]:
-    """Return the claims of section 4.3 and Figure 5. The varied parameter is the file's size."""
+def judged(*claims: Claim) -> Iterator[Aim]:
+    return (claim.judged for claim in claims)
+
+
+def http_verdicts(results: MimboxResults) -> Iterator[Aim]:
+    """Yield the verdicts on section 4.3 and Figure 5. The file's size is varied."""
+    yield failures(results)
     ours, router = (OURS, "mptcp1", "each"), (DIRECT, "mptcp1", "each")
     peers = [("haproxy", "mptcp1", "each"), ("squid", "tcp", "each")]
-    return [
-        Claim("It sustains a similar number of requests as plain IP forwarding.",
+    yield from judged(
+        Claim("The converter sustains a similar number of requests as IP forwarding.",
               "requests/s, × the router, mean over the sizes", mean_ratio(results, ours, router), least=CLOSE),
-        Claim("It outperforms HAProxy and Squid at every size.",
+        Claim("The converter outperforms HAProxy and Squid at all sizes.",
               "requests/s, × the best of the others, at the worst size", least_ratio(results, ours, peers), least=1),
         Claim("For large files the cost of new connections is negligible.",
-              "requests/s of the largest file, × the router, by the same of the smallest",
+              "requests/s of the largest file, × the router, divided by that of the smallest",
               growth(quotients(results, ours, router)), least=1),
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
-def memory_claims(results: MimboxResults) -> list[Claim]:
-    """Return the claims of section 4.4 and Figure 6. The varied parameter is the limit of a socket's buffer."""
-    ours, router = values(results, (OURS, "mptcp2", "connect")), values(results, (DIRECT, "mptcp2", "get"))
-    sizes = sorted({at for _, at in ours})
-    best, direct = by_round(max, ours), by_round(max, router)
-    return [
+def memory_verdicts(results: MimboxResults) -> Iterator[Aim]:
+    """Yield the verdicts on section 4.4 and Figure 6, and that all memory was measured. The buffer is varied."""
+    yield failures(results)
+    memory = rounds(results, (OURS, "mptcp2", "busy"), "memory")
+    busy = tuple(at_parameter(memory, PAPER_BUFFER).values())
+    yield Aim("busy connections without measured memory", sum(map(math.isnan, busy)), most=0)
+    ours, router = rounds(results, (OURS, "mptcp2", "connect")), rounds(results, (DIRECT, "mptcp2", "get"))
+    sizes = sorted(set().union(*ours.values()))
+    best, direct = ({number: max(values.values()) for number, values in each.items()} for each in (ours, router))
+    yield from judged(
         Claim("A buffer that is too small costs bandwidth (Figure 6).",
               "goodput with the smallest buffer, × the greatest",
-              ratios(at_size(ours, sizes[0]), best) if len(sizes) > 1 else (), most=0.9),
+              ratios(at_parameter(ours, sizes[0]), best) if len(sizes) > 1 else (), most=0.9),
         # Only a measurement with a larger buffer can show that a larger one does not help.
         Claim("200 KB for each socket give the client the highest performance.",
               "goodput with 200 KB, × the greatest",
-              ratios(at_size(ours, PAPER_BUFFER), best) if sizes and sizes[-1] > PAPER_BUFFER else (), least=0.95),
-        Claim("It is what the client has without a proxy.", "goodput with 200 KB, × the router's greatest",
-              ratios(at_size(ours, PAPER_BUFFER), direct), least=0.95),
+              ratios(at_parameter(ours, PAPER_BUFFER), best) if sizes and sizes[-1] > PAPER_BUFFER else (), least=0.95),
+        Claim("Without a proxy, the client has the same goodput.", "goodput with 200 KB, × the router's greatest",
+              ratios(at_parameter(ours, PAPER_BUFFER), direct), least=0.95),
         Claim("A connection that is busy then takes 400 KB in all.",
-              "user and kernel memory of a busy connection, 200 KB",
-              tuple(values(results, (OURS, "mptcp2", "busy"), "memory").values()), " kB", most=PAPER_KB),
-    ]  # fmt: skip
-
-
-def memory_aims(results: MimboxResults) -> Iterator[Aim]:
-    """Yield the aims that all answers were right, and that the memory of all busy connections was measured."""
-    yield from failures(results)
-    memory = values(results, (OURS, "mptcp2", "busy"), "memory").values()
-    yield Aim("busy connections without measured memory", sum(map(math.isnan, memory)), most=0)
+              "user and kernel memory of a busy connection, 200 KB", busy, " kB", most=PAPER_KB),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,38 +187,31 @@ class Delays:
     """Time from an incoming data segment to the outgoing segment with these data."""
 
 
-Delayed = Results[Cell, Delays]
 PAPER_DELAYS = {"SYN": ("syn", 17.5, "SYN in to SYN out"), "SYN+ACK": ("answer", 41.6, "SYN in to SYN+ACK out"),
                 "segment of data": ("data", 16.0, "data in to data out")}  # fmt: skip
 """The paper's Table 1: for each delay the name of our value, the paper's mean in µs, and how we measure our value."""
 
 
-def delays(results: Delayed, cell: Cell, name: str) -> dict[int, float]:
-    """Return the delay *name* of *cell*, by round."""
-    return {number: getattr(measured, name) for number, measured in columns.by_round(results, cell).items()}
-
-
-def delay_claims(results: Delayed) -> list[Claim]:
-    """Return the claims of section 4.2 and Table 1. The limits are twice the paper's times: our machine is different.
+def delay_verdicts(results: Results[Cell, Delays]) -> Iterator[Aim]:
+    """Yield the verdicts on section 4.2 and Table 1. The limits are twice the paper's times: our machine is different.
 
     The paper has means. We use the medians of each round, because other programs affect medians less.
     """
+
+    def delays(cell: Cell, name: str) -> dict[int, float]:
+        return {number: getattr(measured, name) for number, measured in by_round(results, cell).items()}
+
     ours = Cell(OURS, "mptcp2")
-    syn, data = delays(results, ours, "syn"), delays(results, ours, "data")
-    limit, router = delays(results, Cell(LIMIT, "mptcp2"), "data"), delays(results, ROUTER, "data")
-    return [
+    data = delays(ours, "data")
+    yield from judged(
         *(
             Claim(f"A {what} takes {paper:g} µs (within a factor of 2).", how,
-                  tuple(1e6 * value for value in delays(results, ours, name).values()), " µs", most=2 * paper)
+                  tuple(1e6 * value for value in delays(ours, name).values()), " µs", most=2 * paper)
             for what, (name, paper, how) in PAPER_DELAYS.items()
         ),
         Claim("A converter in user space delays data more.", "data, × the least relay in user space",
-              ratios(data, limit), most=1),
-        Claim("Data is delayed less than a SYN.", "SYN, × data", ratios(syn, data), least=1),
-        Claim("It delays data more than a router.", "data, × the router", ratios(data, router), least=1.5),
-    ]  # fmt: skip
-
-
-Claimed = Callable[[Results[Any, Any]], Sequence[Claim]]
-Aims = Callable[[Results[Any, Any]], Iterable[Aim]]
-"""Functions that return claims, and that yield aims, of a result."""
+              ratios(data, delays(Cell(LIMIT, "mptcp2"), "data")), most=1),
+        Claim("Data is delayed less than a SYN.", "SYN, × data", ratios(delays(ours, "syn"), data), least=1),
+        Claim("The converter delays data more than routers.", "data, × the router",
+              ratios(data, delays(ROUTER, "data")), least=1.5),
+    )  # fmt: skip

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A processor only for the proxy: everything else runs on the others, including the receipt of what the proxy sends.
+"""A processor only for the proxy: clients and origin use the others, also to receive packets from the proxy.
 
-Between namespaces of one machine, the kernel receives a packet in its sender's context. It would charge the proxy for
-the receiving work of its clients and its origin, which on a network are other machines. Receive packet steering (Linux:
-Documentation/networking/scaling.rst, RPS) moves this work to another processor. Packets for the proxy are received on
-the proxy's own processor, as from a network card whose interrupts go there.
+Between namespaces of one machine, the kernel receives a packet in its sender's context, so that the proxy would do the
+receiving work of its clients and its origin. Receive packet steering (Linux: Documentation/networking/scaling.rst, RPS)
+moves this work to another processor, and the receipt of packets for the proxy to the proxy's processor.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mptcp_lab.testbed import Testbed
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The processors of the proxy, and the processors of all other programs. Without any, nothing is restricted."""
+    """The processors of the proxy and of all other programs. If both are empty, nothing is restricted."""
 
     proxy: frozenset[int] = frozenset()
     others: frozenset[int] = frozenset()
@@ -42,7 +41,7 @@ def steer(testbed: Testbed, shares: Shares) -> None:
     """Make the kernel receive packets on the processors of the node at which they arrive."""
     for node in testbed.topology.nodes:
         chosen = mask(shares.proxy if node.name == "proxy" else shares.others)
-        # Nothing needs to be undone: devices and settings vanish with the namespace.
+        # The settings vanish with the namespace.
         script = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
         testbed[node.name].run(["sh", "-ec", script, chosen])
 

@@ -9,21 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed import LiveNode, Testbed, services
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import (
-    Throttler,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_sink,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import Throttler, wait_until
 
 FILE_SIZE = 500_000_000
-"""Size of a file in bytes: more than a client can transfer until it is stopped."""
+"""Size of a file in bytes. A client is stopped before it has transferred the whole file."""
 TRANSFER_TIMEOUT = 120
 """Seconds after which the client stops by itself."""
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
@@ -52,16 +43,18 @@ class Setup:
         """Start all services on *testbed*. *control* is the proxy's congestion control towards clients."""
         host = testbed["proxy"]
         policy = host.write("policy.yaml", policy_text)
-        throttler = start_throttler(host, write_throttler_config(host, policy))
-        proxy = start_proxy(host, control=control)
-        curl = mptcp_command(["curl", "-s", "-m", str(TRANSFER_TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
-        download = [*curl, start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big")] if down else []
+        throttler = services.start_throttler(host, services.write_throttler_config(host, policy))
+        proxy = services.start_proxy(host, control=control)
+        curl = services.mptcp_command(["curl", "-s", "-m", str(TRANSFER_TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
+        download: list[str] = []
+        if down:
+            download = [*curl, services.start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big")]
         upload: list[str] = []
         if up:
             body = testbed.directory / "body"
             with open(body, "wb") as file:
                 file.truncate(FILE_SIZE)
-            upload = [*curl, "-H", "Expect:", "-T", str(body), start_sink(testbed["origin"]).url()]
+            upload = [*curl, "-H", "Expect:", "-T", str(body), services.start_sink(testbed["origin"]).url()]
         return cls(testbed, throttler, policy, download, upload)
 
     @property

@@ -62,8 +62,7 @@ def client_ends(proxy: LiveNode, addresses: Collection[str]) -> list[str]:
 def upload_recorder(proxy: LiveNode, client: LiveNode, share: float = 1.0) -> Recorder:
     """Return a recorder of the payload that *proxy* received from each address of *client* (tcp_info), / *share*.
 
-    It counts bytes that arrived, not bytes that the client sent. With the payload's *share* of a packet, it counts the
-    bytes on the wire.
+    With the payload's *share* of a packet, it records the bytes on the wire that arrived.
     """
     clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
     with proxy.entered():

@@ -14,7 +14,7 @@ import numpy as np
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths
-from mptcp_lab.testbed.crossing import crossed, lost
+from mptcp_lab.testbed.crossing import missing_numbers, packet_delays
 
 from .claims import Claim
 from .columns import RUNS, Results, Table, Turn, columns_of, figure
@@ -61,7 +61,8 @@ def measure(testbed: Testbed, turn: Turn[str]) -> dict[str, Lost]:
     """Send packets in both directions over the path of each loss, and return the losses."""
     losses = {}
     for hop in testbed.topology.hops:
-        both = [lost(crossed(testbed, way, PACKETS, hop.client_device), PACKETS) for way in ("down", "up")]
+        arrived = [packet_delays(testbed, way, PACKETS, hop.client_device) for way in ("down", "up")]
+        both = [missing_numbers(numbers, PACKETS) for numbers in arrived]
         down, up = (len(numbers) / PACKETS for numbers in both)
         lengths = [length for numbers in both for length in bursts(numbers)]
         short = sum(length <= 2 for length in lengths) / max(1, len(lengths))

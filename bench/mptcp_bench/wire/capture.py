@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Capture both sides of the proxy with tcpdump(8) on its own host, so that all time stamps are from one clock.
 
-Each packet is cut to headers, TCP options and a request line. tcpdump writes through its buffer. ``-U`` and
-``--immediate-mode`` are not used, because they would wake tcpdump for each packet on the measured processor. Instead,
-tcpdump has some time at the end to read the packets that the kernel still holds. If a capture dropped any packet, it is
-void.
-
-On a host whose interfaces coalesce segments (GRO, TSO), the time stamps are those of the coalesced segments.
+Each packet is cut to headers, TCP options and a request line. ``-U`` and ``--immediate-mode`` are not used: they
+would wake tcpdump for each packet on the measured processor. A capture that dropped a packet is void. On a host whose
+interfaces coalesce segments (GRO, TSO), the time stamps are those of the coalesced segments.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Program
 from mptcp_lab.testbed.services import wait_until
 
@@ -30,26 +26,24 @@ SNAPSHOT = 320
 """Captured bytes of each frame: 14 of Ethernet, up to 40 of IP and 60 of TCP, the rest for a request line."""
 BUFFER = 16_384
 """Size of the kernel's capture buffer in KiB."""
-DRAIN = 1.5
-"""Seconds in which tcpdump reads the packets that the kernel still holds. Its read timeout is a second."""
-_COUNTS = re.compile(r"^(\d+) packets? (captured|received by filter|dropped by kernel|dropped by interface)$", re.M)
+DRAIN_SECONDS = 1.5
+"""Time in which tcpdump reads the packets that the kernel still holds. Its read timeout is a second."""
+_COUNTS = re.compile(r"^(\d+) packets? (dropped by kernel|dropped by interface)$", re.M)
 _numbers = count(1)
 
 
 def dropped(output: str) -> int | None:
     """Return the number of dropped packets in tcpdump's final *output*; None if the output does not contain it."""
     counts = {kind: int(number) for number, kind in _COUNTS.findall(output)}
-    if "captured" not in counts or "dropped by kernel" not in counts:
-        return None
-    return counts["dropped by kernel"] + counts.get("dropped by interface", 0)
+    return (
+        counts["dropped by kernel"] + counts.get("dropped by interface", 0) if "dropped by kernel" in counts else None
+    )
 
 
 def device_towards(host: Host, address: str) -> str:
     """Return the interface by which *host* reaches *address*. Raises TestbedError if there is no route."""
-    routes = json.loads(host.run(["ip", "-json", "route", "get", address]).stdout)
-    if not routes or "dev" not in routes[0]:
-        raise TestbedError(f"{host.name}: no route to {address}")
-    return str(routes[0]["dev"])
+    [route] = json.loads(host.run(["ip", "-json", "route", "get", address]).stdout)
+    return str(route["dev"])
 
 
 @contextmanager
@@ -64,13 +58,12 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
         for device in devices:
             # The suffix is needed: Debian's AppArmor profile allows tcpdump to write only such files.
             file = host.directory / f"{host.name}-{device}-{next(_numbers)}.pcap"
-            options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
-            argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]
-            process = host.popen(argv, name="tcpdump")
+            options = f"-n -Z root -i {device} -s {SNAPSHOT} -B {BUFFER} --time-stamp-precision=nano".split()
+            process = host.popen(["tcpdump", *options, "-w", str(file), expression], name="tcpdump")
             running.append((device, file, process))
             wait_until(partial(_listens, process), f"tcpdump on {host.name}:{device} listens", process=process)
         yield packets
-        time.sleep(DRAIN)
+        time.sleep(DRAIN_SECONDS)
         for device, file, process in running:
             packets += _finish(host, device, file, process)
     finally:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The time that the proxy takes to convert MPTCP to TCP and back: intervals from the connections of both sides. Pure.
 
-A client's request and the proxy's request to the origin are matched by the target in their first line (RFC 9112, 3.2).
-So each request needs its own target, and its own connection on both sides. The header sections of the two sides differ,
-the bodies are equal. A body is the end of its stream, so that each byte of the body has the same distance from the end
-on both sides. The delay of a byte begins when this byte and all bytes before it have arrived, which is the earliest
-moment at which the proxy can read the byte. The delay ends when the byte is first sent.
+The target in the first line (RFC 9112, 3.2) connects a client's request with the proxy's request to the origin. So each
+request needs its own target, and its own connection on both sides. The header sections of the two sides differ, but a
+byte of the body has the same distance from the end of the stream on both sides. The delay of a byte begins when this
+byte and all bytes before it have arrived, so that the proxy can read it. The delay ends when the byte is first sent.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Exchange:
     subflows: int
     """Number of subflows of the client's connection."""
     answer: float
-    """Seconds from the client's SYN to the SYN+ACK: the time of the proxy's kernel alone."""
+    """Seconds from the client's SYN to the SYN+ACK, in which only the proxy's kernel works."""
     syn: float
     """Seconds from the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
     syn_whole: float
@@ -64,10 +63,8 @@ def exchanges(
 ) -> tuple[Exchange, ...]:
     """Return the exchange of each target in *bodies*, in the order of *bodies*.
 
-    *clients* and *origins* are the connections on the two sides of the proxy. Connections with another target are
-    ignored.
-
-    :raises CaptureError: a request is missing on one side, was found twice, or its connection has gaps
+    *clients* and *origins* are the connections on the two sides of the proxy; other targets are ignored. Raises
+    CaptureError if a request is missing on one side, occurs twice, or its connection has gaps.
     """
     sides = _by_target(clients, bodies, "clients"), _by_target(origins, bodies, "the origin")
     return tuple(_exchange(name, sides[0][name], sides[1][name], body) for name, body in bodies.items())
@@ -119,16 +116,17 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
 def _relayed(name: str, arrivals: Stream, departures: Stream, body: int) -> tuple[int, int, tuple[float, ...]]:
     """Return when the header section arrived and was sent, and the delay of each segment that has body bytes.
 
-    *arrivals* and *departures* are two streams with the same *body*, a number of bytes. Raises CaptureError.
+    The streams *arrivals* and *departures* end with the same *body*, a number of bytes. Raises CaptureError.
     """
     for side, stream in (("in", arrivals), ("out", departures)):
         if not body < stream.total <= body + MAX_HEADER_SIZE:
             raise CaptureError(f"{name}: {stream.total} bytes {side}, which are no header section and {body} bytes")
     header, shift = arrivals.total - body, departures.total - arrivals.total
     try:
-        departures.arrived(departures.total - 1)
+        departures.readable_time(departures.total - 1)
         times = [
-            (arrivals.arrived(end - 1), departures.seen(end - 1 + shift)) for end in (header, *arrivals.ends(header))
+            (arrivals.readable_time(end - 1), departures.first_time(end - 1 + shift))
+            for end in (header, *arrivals.segment_ends(header))
         ]
     except CaptureError as error:
         raise CaptureError(f"{name}: {error}") from None

@@ -2,9 +2,9 @@
 """Combine captured segments to connections: when each connection opened, and when each byte was first sent.
 
 All subflows of a client's MPTCP connection belong to one connection here. A join's SYN carries the proxy's token
-(RFC 8684, 3.2). A byte's offset in the stream is its data sequence number, by the mapping of its subflow (3.3.1). In a
-plain connection, TCP's sequence numbers are used instead. Only version 1 is supported, since no kernel of this testbed
-speaks version 0. Retransmissions and reinjections are ignored: only the first time that a byte is seen counts.
+(RFC 8684, 3.2). A byte's offset in the stream is its data sequence number, by the mapping of its subflow (3.3.1), or
+TCP's sequence number in a plain connection. Only version 1 is supported. Retransmissions and reinjections are ignored:
+only the first time that a byte is seen counts.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Stream:
         self._segments.append((start, end, time))
         self._read = []
 
-    def seen(self, offset: int) -> int:
+    def first_time(self, offset: int) -> int:
         """Return the time at which the byte at *offset* was first seen. Raises CaptureError if it is missing."""
         return self._first(offset)[1]
 
-    def arrived(self, offset: int) -> int:
+    def readable_time(self, offset: int) -> int:
         """Return the time from which a reader can have the byte at *offset* and all before it. Raises CaptureError."""
         if not self._read:
             end = latest = 0
@@ -55,9 +55,9 @@ class Stream:
         self._first(offset)
         return next(time for end, time in self._read if offset < end)
 
-    def ends(self, offset: int) -> list[int]:
+    def segment_ends(self, offset: int) -> list[int]:
         """Return the ends after *offset* of all segments, except those that repeat a byte which was seen before."""
-        return sorted(end for _, end, time in self._segments if end > offset and self.seen(end - 1) == time)
+        return sorted(end for _, end, time in self._segments if end > offset and self.first_time(end - 1) == time)
 
     def _first(self, offset: int) -> tuple[int, int]:
         """Return end and time of the first segment with the byte at *offset*. Raises CaptureError."""
@@ -80,8 +80,7 @@ class Connection:
     multipath: bool = False
     """Whether both sides agreed on MPTCP."""
     fell_back: bool = False
-    """Whether the connection later fell back to plain TCP, by data without a mapping, or by an infinite mapping
-    (3.7)."""
+    """Whether the connection later fell back to plain TCP: data without a mapping, or an infinite mapping (3.7)."""
     subflows: int = 1
     """Number of subflows whose SYN was answered."""
     head: bytes = b""
@@ -136,7 +135,7 @@ class _Flow:
         number = (packet.sequence - self.sequences[direction]) & _32
         start = self._offset(direction, number) if connection.multipath else number - 1
         connection.fell_back |= start is None
-        if start is None or start < 0:  # before the first byte: a keep-alive probe
+        if start is None or start < 0:  # A keep-alive probe is before the first byte.
             return
         if direction == UP and start == 0 and not connection.head:
             connection.head = packet.payload
@@ -198,14 +197,14 @@ class Leg:
     def _open(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
         earlier = self._flows.get(key)
         if earlier is not None and earlier.sequences[UP] == packet.sequence:
-            return  # a retransmitted SYN
+            return  # The SYN was retransmitted.
         self._flows.pop(key, None)
         join = next((option for option in packet.options if isinstance(option, MpJoinSyn)), None)
         if join is None:
             requested = any(isinstance(option, MpCapable) for option in packet.options)
             self.connections.append(Connection(packet.time, requested))
         connection = self.connections[-1] if join is None else self._tokens.get(join.token)
-        if connection is not None:  # None: a join to a connection opened before the capture
+        if connection is not None:  # Otherwise, the connection was opened before the capture.
             self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
 
     def _answer(self, flow: _Flow, packet: Packet) -> None:
@@ -231,7 +230,7 @@ def follow(packets: Iterable[Packet], *legs: Leg) -> None:
             leg.add(packet)
 
 
-def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
+def forwarded_packets(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
     """Return each segment of *packets* that was captured on both sides of a router, with the seconds between."""
     waiting: dict[tuple[object, ...], Packet] = {}
     found = []

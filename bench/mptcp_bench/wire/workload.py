@@ -2,7 +2,6 @@
 """Requests of a client, one after another, each on its own connection, and the proxy's time for each request.
 
 tcpdump on the proxy's host records the time of each packet on both sides, from which ``exchanges`` computes intervals.
-Each request has its own target, which identifies it on both sides, and uses MPTCP if wanted.
 """
 
 from __future__ import annotations
@@ -63,17 +62,15 @@ class Conversions:
 
 
 def squid_configuration(proxy: Host) -> Path:
-    """Write the shipped configuration, changed to open an origin connection for each request. Return the file."""
+    """Write the shipped configuration, but with an origin connection for each request. Return the file."""
     return proxy.write("conversion-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
 
 
 def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
     """Send the requests of *workload* from the client through the *proxy* URL. Return the times of each request.
 
-    The origin must have a file ``{workload.down}.bin``, the proxy a configuration by :func:`squid_configuration`.
-
-    :raises TestbedError: a request failed, a client connection had the wrong protocol, or the capture has gaps
-        (``CaptureError``), so that the run is not a data point
+    The origin needs a file ``{workload.down}.bin``, the proxy a configuration by :func:`squid_configuration`. Raises
+    TestbedError if a request failed, a client connection had the wrong protocol, or the capture has gaps.
     """
     file, label = f"{workload.down}.bin", f"n{next(_numbers)}"
     wanted = {f"/{file}?{label}-{i}": Body(workload.up, workload.down) for i in range(1, workload.requests + 1)}
@@ -108,8 +105,7 @@ def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
 def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: str = "") -> None:
     """Send all requests from one program, because starting programs would take processor time from the proxy.
 
-    *proxy* is the proxy's URL; empty to send them to the server itself. Raises TestbedError if a request is not
-    answered.
+    *proxy* is the proxy's URL; empty to use no proxy. Raises TestbedError if a request is not answered.
     """
     through = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
     argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{workload.pace}/s"]
@@ -133,6 +129,6 @@ def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
     """Raise TestbedError if a connection had the wrong protocol on the wire."""
     if wrong := [each.target for each in measured if each.multipath is not multipath]:
         got = "plain TCP" if multipath else "Multipath TCP"
-        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0]}, came by {got}")
+        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0]}, used {got}")
     if number := sum(each.origin_requested for each in measured):
         raise TestbedError(f"the proxy requested Multipath TCP from the origin, for {number} requests")

@@ -2,8 +2,7 @@
 """The directory of a run, and the files that an origin serves.
 
 ``agent.files DIRECTORY NAME=SIZE …`` creates DIRECTORY if necessary, writes the files, and prints a JSON object with
-the SHA-256 of each name. SIZE is in bytes. The content depends only on name and size, so that all hosts create the same
-files.
+the SHA-256 of each name. SIZE is in bytes. The content depends only on name and size.
 """
 
 from __future__ import annotations
@@ -23,25 +22,21 @@ BLOCK = 1 << 20
 
 
 def parent_directory() -> str:
-    """Return the temporary directory, or /tmp if other users cannot enter the temporary directory.
-
-    Apache's and Squid's workers run as other users, but TMPDIR may be private to one user (libpam-tmpdir).
-    """
+    """Return the temporary directory, or /tmp if other users such as Apache's and Squid's workers cannot enter it."""
     directory = Path(tempfile.gettempdir()).resolve()
     open_to_others = all(each.stat().st_mode & 0o001 for each in (directory, *directory.parents))
     return str(directory) if open_to_others else "/tmp"
 
 
-def removed(path: Path) -> str | None:
-    """Remove the directory tree *path*. Return what could not be removed and why, or None."""
+def remove_tree(path: Path) -> str | None:
+    """Remove the directory tree *path*. Return None, or the name of a file that remains, and the reason."""
     failures: list[str] = []
 
     def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
         failures.append(f"remove {failed}: {getattr(raised[1], 'strerror', raised[1])}")
 
     shutil.rmtree(path, onerror=note)
-    # The first failure has the real reason, because a directory cannot be removed before its content. If the path
-    # has vanished, nothing remains.
+    # The first failure has the real reason, because a directory cannot be removed before its content.
     return failures[0] if failures and os.path.lexists(path) else None
 
 

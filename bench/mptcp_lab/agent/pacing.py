@@ -35,9 +35,8 @@ class Paced:
     def _run(self) -> None:
         try:
             while True:
-                # The time of the next call is computed from the start, not from the last call, so that delays do not
-                # add up. But the time between two readings must not be short, or their rate would depend on a single
-                # packet.
+                # Delays must not add up. But the time between two readings must not be short either, or their rate
+                # would depend on a single packet.
                 self._due = max(self._due + self._interval, time.monotonic() + self._interval / 2)
                 if self._stop.wait(max(0.0, self._due - time.monotonic())):
                     return

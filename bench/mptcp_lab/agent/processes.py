@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Processes of this host: private mounts, and process trees.
-
-The testbed uses this module for its namespaces, and ``server`` for hosts that are reached by ssh, so that a program has
-the same environment in both cases.
-"""
+"""Processes of this host: private mounts, and process trees. Used for namespaces and, by ``server``, for real hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
     """Return shell commands that mount *mounts* (target to source) and exec the program in ``"$@"``.
 
     The commands must run in their own mount namespace. If a target does not exist, a tmpfs is mounted over its closest
-    existing parent, so that nothing has to be created on the host. A file can be mounted over a file.
+    existing parent, so that nothing is created on the host. A file can be mounted over a file.
     """
     lines = ["set -e"]
     covered: set[Path] = set()

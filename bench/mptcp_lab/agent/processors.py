@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How busy this host's processors were between two readings of proc(5) stat and of pressure stall information.
 
-The hypervisor may give time to other guests (stolen time), and other programs may run while ours wait. Both lower the
-measured rates. Time that our own programs used does not count as a reason for a low rate.
+Stolen time (the hypervisor ran other guests) and other programs lower the measured rates. Time of our own programs does
+not count as a reason for a low rate.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ STAT = Path("/proc/stat")
 PRESSURE = Path("/proc/pressure/cpu")
 _WAITED = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
 _COUNTED = 8
-"""Number of leading fields in /proc/stat whose sum is the total time. Later fields are already part of ``user`` and
-``nice``."""
+"""Number of leading fields in /proc/stat whose sum is the total time. Other fields contain the same time again."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
 _PROGRAMS = 3
 """Number of leading fields with the time that programs used: user, nice, system. Interrupts belong to no program."""
@@ -61,18 +60,11 @@ class Usage:
     others: float | None = None
     """Share of the time that other programs than ours used; None if it is unknown."""
     least_idle: float | None = None
-    """:attr:`idle` of the busiest processor. A single busy program can fill one processor.
-
-    The value is higher if a program that never sleeps moved between processors. None if the kernel lists no processors.
-    """
+    """:attr:`idle` of the busiest processor, which one program can fill; None if the kernel lists no processors."""
 
     @property
     def busy(self) -> bool:
-        """Whether the machine may have caused a missed rate.
-
-        It is not enough that programs waited and that processors were never idle, because our own programs may have
-        used all the time.
-        """
+        """Whether the machine may have caused a missed rate. Waiting alone is not a sign: ours may use all the time."""
         waited = self.waiting is None or self.waiting > MAX_WAITING
         contended = waited and self.others is not None and self.others > MAX_OTHERS
         return contended or self.stolen > MAX_STOLEN
@@ -95,8 +87,13 @@ def parse(moment: float, stat: str, pressure: str | None, own: float | None = No
 
 def usage(before: Reading, after: Reading) -> Usage:
     """Return the usage between two readings. If too little time has passed, the usage is all idle."""
-    # A processor that was switched off or on between the readings is in only one of them.
-    passed = {name: _passed(before.ticks[name], after.ticks[name]) for name in before.ticks if name in after.ticks}
+    # A processor that was switched off or on between the readings is in only one of them. zip(strict=) would need
+    # Python 3.10.
+    passed = {
+        name: [new - old for old, new in zip(ticks, after.ticks[name])][:_COUNTED]  # noqa: B905
+        for name, ticks in before.ticks.items()
+        if name in after.ticks
+    }
     ticks = passed.pop("cpu")
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
@@ -109,11 +106,6 @@ def usage(before: Reading, after: Reading) -> Usage:
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
     least = min((_idle(each) for each in passed.values() if sum(each) > 0), default=None)
     return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
-
-
-def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
-    # zip(strict=) would need Python 3.10.
-    return [new - old for old, new in zip(before, after)][:_COUNTED]  # noqa: B905
 
 
 def _idle(ticks: list[int]) -> float:
@@ -130,12 +122,10 @@ def read(own: int | None = None) -> Reading:
 
 
 def process_seconds(pid: int, *, ended: bool = False) -> float:
-    """Return the processor seconds of process *pid* with its threads; with *ended* also those of its ended children.
+    """Return the processor seconds of process *pid*; with *ended* also those of its ended children.
 
-    The process's own time is exact, clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5), which
-    exist from the parent's wait(2) for a child until the parent's end.
-
-    :raises OSError: the process does not exist
+    The process's own time is exact, clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5).
+    Raises OSError if the process does not exist.
     """
     seconds = time.clock_gettime(~pid << 3 | _SCHEDULER)
     if ended:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The agent on a host that is reached by ssh. While it runs, it owns the run's programs, changes and files.
 
-The driver talks to one agent on each host. It writes requests to the agent's standard input and reads answers from its
-standard output; each is a line with a JSON object. When the input ends, the driver has finished, was killed or lost
-its network. The agent then ends the programs and all processes that they started (SIGTERM, SIGKILL after ``GRACE``
-seconds), undoes the changes, the last change first, and removes the directory. So nothing of a run outlives its driver.
-The last answer of the agent lists what it could not undo or remove.
+The driver writes requests to the agent's standard input and reads answers from its standard output; each is a line with
+a JSON object. When the input ends, the driver has finished, was killed or lost its network. The agent then ends the
+programs and all processes that they started, undoes the changes, the last change first, and removes the directory. Its
+last answer lists the changes and files that remain.
 
 Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`` if the request failed:
 
@@ -33,14 +32,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from .files import removed
+from .files import remove_tree
 from .processes import MountError, descendants, kill_tree, with_mounts
 
 GRACE = 10.0
 """Seconds that the programs may take to end after SIGTERM."""
 BEAT_SECONDS = 30.0
-"""Seconds between two empty lines to the driver. On a dead connection they make TCP time out, tcp(7), which ends
-the connection."""
+"""Seconds between two empty lines to the driver, so that TCP notices a dead connection, tcp(7)."""
 UNDO_SECONDS = 60.0
 """Seconds that undoing one change may take after the driver has ended."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -53,12 +51,8 @@ class Refused(Exception):
 
 def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     """Run a command until it ends. After *timeout* seconds, kill it and raise :class:`Refused`."""
-    child = _started(
-        argv,
-        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    source = subprocess.DEVNULL if text is None else subprocess.PIPE
+    child = _start(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         out, err = child.communicate(None if text is None else text.encode(), timeout)
     except subprocess.TimeoutExpired:
@@ -68,7 +62,7 @@ def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     return {"code": child.returncode, "out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
 
 
-def _started(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(argv, start_new_session=True, **options)
     except FileNotFoundError:
@@ -135,13 +129,8 @@ class Server:
     def _do_start(self, request: dict[str, Any]) -> dict[str, Any]:
         argv = with_mounts(request["argv"], request["mounts"])
         with open(request["log"], "ab") as log:
-            program = _started(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **request["env"]},
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            program = _start(argv, **streams, env={**os.environ, **request["env"]})
         self._programs[program.pid] = program
         threading.Thread(target=self._report_end, args=(program,), daemon=True).start()
         return {"pid": program.pid}
@@ -176,8 +165,8 @@ class Server:
         deadline = time.monotonic() + GRACE
         while any(p.poll() is None for p in self._programs.values()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        # Kill all descendants. As a subreaper, this process inherits processes that the programs left behind. Wait for
-        # requests that were made just before the end, because they may still start a process.
+        # As a subreaper, this process inherits processes whose parents have ended. Wait for the last requests, because
+        # they may still start a process.
         deadline = time.monotonic() + GRACE
         is_last = False
         while not is_last:
@@ -193,7 +182,7 @@ class Server:
                     self._undo(number, UNDO_SECONDS)
                 except Refused as reason:
                     failures.append(f"{' '.join(argv)}: {reason}")
-        failure = removed(self.directory)
+        failure = remove_tree(self.directory)
         return failures if failure is None else [*failures, failure]
 
 

@@ -2,7 +2,7 @@
 """A stream of UDP packets with numbers and times: a call, or many packets to count the losses of a path.
 
 ``agent.stream send SOURCE ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets with BYTES bytes of payload at an even
-pace. Each packet is at most a millisecond late.
+pace.
 ``agent.stream receive ADDRESS PORT RESULT`` prints ``ready``, and on SIGTERM writes to RESULT a JSON list of the
 received packets: number, send time and arrival time, in nanoseconds of this host's monotonic clock.
 """
@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 
 SO_RCVBUFFORCE, RECEIVE_BUFFER = 33, 64 << 20
-"""Socket option, from asm-generic/socket.h, and buffer size in bytes. No burst must be lost here, because only losses
-on the path may count."""
+"""Socket option, from asm-generic/socket.h, and a buffer size in bytes with which no burst is lost at the receiver."""
 HEADER = struct.Struct("!QQ")
 MIN_PAUSE = 0.001
 """Minimum seconds between two sends of packets, because a pause for each packet would take too long."""

@@ -29,10 +29,8 @@ BEHAVIOURS = {
     "duplicate": "every segment comes twice",
     "reorder": "one of ten segments is overtaken by three",
 }
-"""The behaviours of middleboxes, with the names used in ``native/middlebox/behaviours.c``.
-
-They are from Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2. The behaviours
-that duplicate and reorder segments are added."""
+"""The behaviours of middleboxes, by their names in ``native/middlebox/behaviours.c``: Table 1 and section 4.2 of
+Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), and duplicated and reordered segments."""
 SHORT_ADDRESS, LONG_ADDRESS = "10,77,1,2,", "192,168,100,200,"
 """Addresses in the payload. The ALGs translate one into the other."""
 COALESCED_MTU = 3200
@@ -85,10 +83,7 @@ class Direction:
     """Delay in microseconds."""
     jitter: int = 0
     """Jitter in microseconds. A packet's delay is drawn uniformly from delay ± jitter, but packets keep their order.
-
-    A packet therefore waits for the packet before it. The shorter the time between packets, the nearer their delay is
-    to delay + jitter.
-    """
+    The shorter the time between packets, the nearer their delay is to delay + jitter."""
     loss: Loss | None = None
     queue_ms: int = 50
     """Maximum time in milliseconds that a packet may wait in the drop-tail queue for *rate*."""
@@ -120,8 +115,8 @@ class EmulatedPath:
     """The direction towards the client; :attr:`up` is the other direction."""
     up: Direction = field(default_factory=Direction)
     middlebox: str | None = field(default=None, kw_only=True)
-    """Behaviour of a middlebox on the path's router, one of ``BEHAVIOURS``. It changes TCP segments in both
-    directions, before delay and loss."""
+    """Behaviour of a middlebox on the path's router. It changes TCP segments in both directions, before delay and loss.
+    """
 
     def __post_init__(self) -> None:
         if self.middlebox is not None and self.middlebox not in BEHAVIOURS:
@@ -139,7 +134,7 @@ class EmulatedPath:
 
 
 def seed_of(seed: int, *names: str) -> int:
-    """Return the 64-bit seed of one random generator. *names* are the generator's path, direction and impairment.
+    """Return the 64-bit seed of the random generator *names*: path, direction and impairment.
 
     Each generator has its own seed, so that one path's losses do not depend on another path's packets.
     """

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Arguments, rules and counters of the path emulator, and of a middlebox on a path. Pure.
 
-The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one for each direction. The first
-comment in its source explains how it works. The middlebox (``native/middlebox/``) gets the IPv4 TCP packets that the
-hop forwards in both directions, and sends the changed packets. The path's delay and loss come after the
-middlebox. ``testbed.hops`` builds and runs both.
+The emulator (``native/``) gets the packets that the hop forwards from an NFQUEUE for each direction. The middlebox
+(``native/middlebox/``) gets the hop's IPv4 TCP packets before that, and sends the changed packets. ``testbed.hops``
+builds and runs both.
 """
 
 from __future__ import annotations
@@ -22,11 +21,8 @@ LIBRARIES = ("-lnetfilter_queue", "-lmnl")
 QUEUES, MIDDLEBOX_QUEUES = {"down": 0, "up": 1}, {"up": 2, "down": 3}
 READY = "ready"
 """The emulator prints this word when it has bound the queues."""
-
 MAX_LATE_SHARE, MAX_LATE = 0.02, 100
-"""Maximum share and number of late packets among those that passed. If more are late, the path was not as configured.
-Both must be exceeded."""
-
+"""If both this share and this number of packets are exceeded by late packets, the path was not as configured."""
 _COUNTERS = struct.Struct("=5Q")
 """The layout of ``struct counters`` of native/emulator.c."""
 
@@ -40,10 +36,7 @@ class Counts:
     """Packets that were lost as configured."""
     passed: int
     late: int
-    """Passed packets that left more than 1 ms too late.
-
-    A packet must leave when its delay has passed since the emulator received it.
-    """
+    """Passed packets that left more than 1 ms after their delay had passed."""
     dropped: int
     """Packets that the emulator or the kernel dropped because a queue was full, although this was not configured."""
 
@@ -57,15 +50,13 @@ class Counts:
     def fault(self, late_share: float = MAX_LATE_SHARE) -> str | None:
         """Return how the path differed from its configuration, or None. A share *late_share* of packets may be late."""
         if self.dropped:
-            return (
-                f"{self.dropped} of {self.seen + self.dropped} packets were dropped, although this was not configured: "
-                f"more packets waited than the emulator holds"
+            dropped = (
+                f"{self.dropped} of {self.seen + self.dropped} packets were dropped, although this was not configured"
             )
+            return f"{dropped}: more packets waited than the emulator holds"
         if self.late > max(MAX_LATE, late_share * self.passed):
-            return (
-                f"{self.late} of {self.passed} packets were released more than 1 ms too late: this host was too busy "
-                f"to emulate the path"
-            )
+            late = f"{self.late} of {self.passed} packets were released more than 1 ms too late"
+            return f"{late}: this host was too busy to emulate the path"
         return None
 
 
@@ -96,9 +87,8 @@ def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
 def rules(devices: dict[str, str], *, middlebox: bool = False, sent_too: bool = False) -> list[list[list[str]]]:
     """Return the commands that queue forwarded packets, by each variant of iptables.
 
-    *devices* has the sending device of each direction. The packets are queued for the emulator or, before that, for
-    the *middlebox*, which gets only TCP over IPv4. With *sent_too*, packets that the hop itself sends are queued as
-    well, because a middlebox on the hop sends the packets that it has changed.
+    *devices* has the sending device of each direction. The packets are queued for the emulator or for the *middlebox*.
+    With *sent_too*, packets that the hop itself sends are queued as well: a middlebox sends changed packets.
     """
     families = (("iptables", "-t mangle -p tcp"),) if middlebox else (("iptables", ""), ("ip6tables", ""))
     queues = MIDDLEBOX_QUEUES if middlebox else QUEUES
@@ -117,8 +107,7 @@ def rules(devices: dict[str, str], *, middlebox: bool = False, sent_too: bool = 
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
     """Return the emulator's counts, with drops that *kernel* lists, the text of /proc/net/netfilter/nfnetlink_queue.
 
-    The file has a line for each queue: number, port id, waiting packets, copy mode, copy range, drops because the
-    queue was full, drops because the socket was full, last id (net/netfilter/nfnetlink_queue.c, seq_show).
+    Fields 0, 5 and 6 of its lines are a queue's number, and drops because the queue or the socket was full.
     """
     dropped = {int(f[0]): int(f[5]) + int(f[6]) for f in map(str.split, kernel.splitlines())}
     result: dict[str, Counts] = {}

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One ssh session with the agent at its other end. Every request and answer goes through it.
 
-The OpenSSH client connects, so that the user's configuration, keys, agent, jump hosts and known hosts apply. The first
-line that is sent contains the agent's folder, which is unpacked into a directory of mkdtemp(3). After that,
-``agent.server`` answers. When this process ends, in any way, the session's input ends, and the agent undoes its
-changes.
+The OpenSSH client connects, so that the user's configuration, keys, jump hosts and known hosts apply. The first line
+that is sent contains the agent's folder, which is unpacked into a directory of mkdtemp(3). After that, ``agent.server``
+answers. When this process ends, in any way, the session's input ends, and the agent undoes its changes.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ command -v python3 >/dev/null || { echo "there is no python3" >&2; exit 1; }
 if [ "$(id -u)" = 0 ]; then set --; else sudo -n true || exit 1; set -- sudo -n; fi
 exec "$@" python3 -I -c "$CODE" "$PARENT"
 """
-"""Commands that start the agent. With -I, root imports nothing from the working directory, and PYTHON* variables are
-ignored."""
+"""Commands that start the agent. With -I, Python ignores the working directory and PYTHON* variables."""
 _CODE = f"""\
 import sys
 if sys.version_info < {PYTHON}: sys.exit("python3 is too old; %d.%d or newer is needed" % {PYTHON})
@@ -116,8 +114,7 @@ def ssh_command(host: HostRole) -> list[str]:
     variables = {"CODE": _CODE, "PARENT": host.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in host.options.items() for word in ("-o", f"{key}={value}")]
-    # Start sh, because the login shell may be a different shell. ssh uses an option's first value, so that the user's
-    # values override the values in _AFTER, but not those in _BEFORE.
+    # Start sh, because the login shell may be a different shell. ssh uses an option's first value.
     remote = f"exec sh -c {shlex.quote(script)}"
     return ["ssh", *_BEFORE, *options, *_AFTER, "--", host.destination, remote]
 
@@ -125,8 +122,7 @@ def ssh_command(host: HostRole) -> list[str]:
 def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
     """Return the command that runs ``agent.MODULE`` from the folder that was unpacked into *directory* on a host.
 
-    The command is isolated like the session itself: only the directory, which belongs to root, is added to Python's
-    search path.
+    Only the directory, which belongs to root, is added to Python's search path.
     """
     return ["python3", "-I", "-c", _RUN_MODULE, str(directory), f"agent.{module}", *arguments]
 
@@ -139,14 +135,9 @@ class Connection:
         self._host = host
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
-            self._ssh = subprocess.Popen(
-                ssh_command(host),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                # Ctrl-C at the terminal must reach only this process, which ends the session in order.
-                start_new_session=True,
-            )
+            streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._errors}
+            # Ctrl-C at the terminal must reach only this process, which ends the session in order.
+            self._ssh = subprocess.Popen(ssh_command(host), **streams, start_new_session=True)
         except FileNotFoundError:
             self._errors.close()
             raise TestbedError(f"{host}: the program ssh is not installed") from None
@@ -209,8 +200,7 @@ class Connection:
     def request(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
         """Request the agent to *do* something that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError if the connection is lost, or if the request fails; in that case, the text has *attempt* and
-        the agent's message.
+        Raises TestbedError if the connection is lost, or if the request fails; then the text has *attempt*.
         """
         number = next(self._numbers)
         self._send(json.dumps({"id": number, "do": do, "timeout": timeout, **fields}).encode())
@@ -239,8 +229,7 @@ class Connection:
     def close(self, *, failing: bool = False) -> None:
         """End the session. Raises TestbedError if the host did not undo, or may not have undone, its changes.
 
-        If the connection was lost before and the driver is *failing*, this is not reported, because the driver's
-        own error is more important.
+        A connection that was lost before is not reported if the driver is *failing* with its own error.
         """
         assert self._ssh.stdin is not None
         is_reported = not (self.lost and failing)

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Prepare the hosts of an inventory for an experiment, and restore them.
-
-The hosts are checked for all known problems before anything starts. All problems are reported together, with a line for
-each.
-"""
+"""Prepare the hosts of an inventory for an experiment, and restore them. All known problems are reported together."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ _ENABLED = "net.mptcp.enabled"
 def remote_lab(inventory: Inventory) -> Iterator[Lab]:
     """Connect to the hosts of *inventory*, check them, set up the client, and undo all that at the end.
 
-    Raises TestbedError if a host is unreachable or lacks something. The text has a line for each problem, with the host
-    and the remedy.
+    Raises TestbedError, with a line for each problem, if a host is unreachable or lacks something.
     """
     with ExitStack() as stack:
         client, proxy, origin = hosts = [stack.enter_context(SshHost(role)) for role in inventory.hosts]

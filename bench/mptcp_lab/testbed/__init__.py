@@ -18,22 +18,6 @@ from .process import Process
 from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, paths
 
 __all__ = [
-    "RELAY",
-    "TMPFS",
-    "TWO_PATHS",
-    "TWO_PATHS_TWO_INTERFACES",
-    "UNSHAPED",
-    "EmulationError",
-    "End",
-    "Lab",
-    "Link",
-    "LiveNode",
-    "Node",
-    "Process",
-    "Program",
-    "Testbed",
-    "TestbedError",
-    "Topology",
-    "lab_of",
-    "paths",
-]
+    "RELAY", "TMPFS", "TWO_PATHS", "TWO_PATHS_TWO_INTERFACES", "UNSHAPED", "EmulationError", "End", "Lab", "Link",
+    "LiveNode", "Node", "Process", "Program", "Testbed", "TestbedError", "Topology", "lab_of", "paths",
+]  # fmt: skip

@@ -16,7 +16,6 @@ import os
 import struct
 import sys
 
-_LIBRARY = "libbpf.so.1"
 _PROGRAM_SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
 _NETNS_COOKIE = 122
 """Number of the helper function. If a kernel has it for this program type, it also has older helpers and cgroup
@@ -27,57 +26,31 @@ _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
-class _LoadOptions(ctypes.Structure):
-    """The first fields of struct bpf_prog_load_opts (bpf/bpf.h). The field ``size`` has the total size in bytes."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("attempts", ctypes.c_int),
-        ("expected_attach_type", ctypes.c_int),
-    )
-
-
-def code() -> bytes:
-    """Return the program, which returns 1. Each instruction has an opcode, registers, an offset and an immediate."""
-    lines = ((_CALL, _NETNS_COOKIE), (_MOVE, 1), (_EXIT, 0))
-    return b"".join(struct.pack("=BBhi", operation, 0, 0, number) for operation, number in lines)
-
-
 def attach() -> None:
     """Load and attach the program until this process ends. Raises OSError with the refused step and the reason."""
-    try:
-        library = ctypes.CDLL(_LIBRARY)
-    except OSError as error:
-        raise OSError(f"load {_LIBRARY}: {error}") from None
-    library.libbpf_set_print(None)
-    load = library.bpf_prog_load
-    load.argtypes = (ctypes.c_int, *(ctypes.c_char_p,) * 3, ctypes.c_size_t, ctypes.c_void_p)
-    options = _LoadOptions(ctypes.sizeof(_LoadOptions), 1, _ATTACH_SOCK_OPS)
-    program = code()
-    loaded = load(_PROGRAM_SOCK_OPS, b"probe", b"GPL", program, len(program) // 8, ctypes.byref(options))
-    descriptor = _made(loaded, "load a BPF program of the kind sock_ops")
-    link = library.bpf_link_create(descriptor, _cgroup_root(), _ATTACH_SOCK_OPS, None)
-    _made(link, "attach it to the root of the cgroup hierarchy")
+    library, system = ctypes.CDLL("libbpf.so.1"), ctypes.CDLL(None, use_errno=True).syscall
 
-
-def _cgroup_root() -> int:
-    """Open the cgroup hierarchy without mounting it, because this mount namespace may not have it mounted."""
-    system = ctypes.CDLL(None, use_errno=True).syscall
+    def checked(result: int, step: str, error: int | None = None) -> int:
+        if result < 0:
+            raise OSError(f"{step}: {os.strerror(-result if error is None else error)}")
+        return result
 
     def called(*arguments: object) -> int:
-        result = int(system(*arguments))
-        return -ctypes.get_errno() if result < 0 else result
+        return checked(system(*arguments), "open the cgroup hierarchy", ctypes.get_errno())
 
-    what = "open the cgroup hierarchy"
-    context = _made(called(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), what)
-    _made(called(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), what)
-    return _made(called(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), what)
-
-
-def _made(result: int, what: str) -> int:
-    if result < 0:
-        raise OSError(f"{what}: {os.strerror(-result)}")
-    return result
+    library.libbpf_set_print(None)
+    library.bpf_prog_load.argtypes = (ctypes.c_int, *(ctypes.c_char_p,) * 3, ctypes.c_size_t, ctypes.c_void_p)
+    # Each instruction has an opcode, registers, an offset and an immediate. The program returns 1.
+    lines = ((_CALL, _NETNS_COOKIE), (_MOVE, 1), (_EXIT, 0))
+    code = b"".join(struct.pack("=BBhi", operation, 0, 0, number) for operation, number in lines)
+    loaded = library.bpf_prog_load(_PROGRAM_SOCK_OPS, b"probe", b"GPL", code, len(lines), None)
+    program = checked(loaded, "load a BPF program of the kind sock_ops")
+    # Open the hierarchy without mounting it, because this mount namespace may not have it mounted.
+    context = called(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC)
+    called(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+    root = called(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
+    link = library.bpf_link_create(program, root, _ATTACH_SOCK_OPS, None)
+    checked(link, "attach it to the root of the cgroup hierarchy")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Build a topology in network namespaces, and remove it in every case.
 
-Each change of the kernel is undone by the scope that made the change. Deleting a namespace deletes its devices,
-addresses, routes, qdiscs and sysctls. So a testbed is removed namespace by namespace, the last one first, after the
-processes in the namespace have ended.
+Deleting a namespace deletes its devices, addresses, routes, qdiscs and sysctls. So a testbed is removed namespace by
+namespace, the last one first, after the processes in the namespace have ended.
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ class Testbed(AbstractContextManager["Testbed"]):
 
 
 def _run_steps(steps: Sequence[Step], namespace: str, attempt: str) -> None:
-    """Run the *steps* of one node in *namespace*. TestbedError names the step that failed.
-
-    One shell runs all steps, because entering a namespace takes longer than most steps.
-    """
+    """Run the *steps* of one node in *namespace*, in one shell. TestbedError names the step that failed."""
     lines = (f"{shlex.join(step.argv)} || {{ code=$?; echo {n}; exit $code; }}" for n, step in enumerate(steps))
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:

@@ -17,12 +17,7 @@ class TestbedError(Exception):
 
 
 def run(
-    argv: Sequence[str],
-    *,
-    attempt: str | None = None,
-    check: bool = True,
-    timeout: float = 30,
-    **options: Any,
+    argv: Sequence[str], *, attempt: str | None = None, check: bool = True, timeout: float = 30, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run *argv* and return its output. *attempt* names the purpose in errors. *options* are passed to Popen."""
     attempt = attempt or shlex.join(argv)
@@ -42,11 +37,7 @@ def run(
 
 
 def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
-    """Call *undo*. If *error* is being raised already, a TestbedError of *undo* is added to it as a note.
-
-    Otherwise the TestbedError of *undo* would replace *error*, even an interrupt, and a caller with several
-    measurements would continue.
-    """
+    """Call *undo*. If *error* is being raised, a TestbedError of *undo* becomes its note, and does not replace it."""
     try:
         undo()
     except TestbedError as failed:
@@ -57,7 +48,7 @@ def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
 
 @contextmanager
 def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
-    """Call *undo* if the scope raises an error, in the way of :func:`undo_after`."""
+    """Call *undo* if the scope raises an error, as :func:`undo_after` does."""
     try:
         yield
     except BaseException as error:
@@ -67,7 +58,7 @@ def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def undone(undo: Callable[[], object]) -> Iterator[None]:
-    """Call *undo* at the end of the scope, in the way of :func:`undo_after`."""
+    """Call *undo* at the end of the scope, as :func:`undo_after` does."""
     with undone_on_error(undo):
         yield
     undo()

@@ -14,8 +14,7 @@ from .ownership import registry
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
-"""This sysctl describes the whole kernel. Every namespace may read it (ipv4_net_table in
-net/ipv4/sysctl_net_ipv4.c)."""
+"""This sysctl describes the whole kernel. Every namespace may read it."""
 
 
 def lacking(name: str, available: str) -> str | None:
@@ -34,8 +33,8 @@ def lacking_here(name: str) -> str | None:
 def select(name: str, namespaces: Iterable[str]) -> bool:
     """Make *name* the default of *namespaces*. If that is impossible, change nothing and return False.
 
-    Namespaces may only select names in the host's list (tcp_cong.c), to which *name* is added for that time. This is
-    impossible if the kernel lacks *name*, or in a container, which may not change the list.
+    Namespaces may only select names in the host's list, to which *name* is added for that time. This is impossible if
+    the kernel lacks *name*, or in a container, which may not change the list.
     """
     if lacking(name, AVAILABLE.read_text()):
         return False

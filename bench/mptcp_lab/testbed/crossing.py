@@ -30,13 +30,13 @@ def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, 
     )
 
 
-def crossed(
+def packet_delays(
     testbed: Testbed, direction: str, count: int, device: str = "eth0", per_second: int = PER_SECOND
 ) -> dict[int, float]:
     """Send *count* numbered packets. Return the delay of each in milliseconds, by number, in order of arrival."""
     sender, source, receiver, target = ends(testbed, direction, device)
     port = str(next(_ports))
-    result = receiver.directory / f"crossed-{port}.json"
+    result = receiver.directory / f"delays-{port}.json"
     process = receiver.popen(receiver.agent("stream", "receive", target, port, str(result)), name="receive")
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     words = (source, target, port, str(per_second), str(BYTES), str(count / per_second))
@@ -51,6 +51,6 @@ def crossed(
     return {number: (arrival - sent) / 1e6 for number, sent, arrival in json.loads(result.read_text())}
 
 
-def lost(arrived: Collection[int], count: int) -> list[int]:
+def missing_numbers(arrived: Collection[int], count: int) -> list[int]:
     """Return those of *count* numbers that have not *arrived*."""
     return sorted(set(range(count)).difference(arrived))

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test which features this kernel and this host have, in a network namespace that is removed after the test.
-
-On a user's machine, a test that needs a missing feature is skipped, with a message. If the variable CI is "true", the
-test fails.
-"""
+"""Test which features this kernel and this host have, in a network namespace that is removed after the test."""
 
 from __future__ import annotations
 
@@ -53,7 +49,7 @@ def missing(feature: str) -> str | None:
 
 
 def fails_when_missing() -> bool:
-    """Return whether a missing feature is a failure. This is so in CI, where no test may be skipped unnoticed."""
+    """Return whether a missing feature fails a test, as in CI (variable CI), or skips it with a message."""
     return os.environ.get("CI", "").lower() == "true"
 
 

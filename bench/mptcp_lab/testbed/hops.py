@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a topology's path emulation, with one process per hop, and its middleboxes.
-
-:meth:`Emulation.check` raises an error if an emulator ended, dropped packets that it should not lose, or delivered too
-many packets late. The end of a testbed calls it, too.
-"""
+"""Run a topology's path emulation, with one process per hop, and its middleboxes."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = use
 
 @cache
 def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tuple[str, ...]) -> bytes:
-    """Return the compiled program. The compiler runs once per process, for all testbeds, and no file remains."""
+    """Return the compiled program. The compiler runs once, for all testbeds of this process, and no file remains."""
     with TemporaryDirectory() as directory:
         program = Path(directory) / "program"
         try:
@@ -109,7 +105,7 @@ class Emulation:
                 process = self._start_middlebox(node, file, path.middlebox)
                 self._middleboxes[path.name] = _Program(hop, node, file, process)
                 _queue(node, userspace.rules({name: device for name, device, _ in hop.directions}, middlebox=True))
-            if hop.impaired:
+            if userspace.impaired(path):
                 counters = directory / f"{hop.node}-counters"
                 argv = [build(directory), counters, *userspace.arguments(path, self.seed)]
                 self._emulators[path.name] = _Program(hop, node, counters, _start(node, argv, "emulator"))
@@ -144,18 +140,10 @@ class Emulation:
         """The emulator processes by path."""
         return {path: emulator.process for path, emulator in self._emulators.items()}
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """The emulators' messages about possible differences between the paths and their configuration."""
-        lines = (line for process in self.processes.values() for line in process.output().splitlines())
-        return tuple(dict.fromkeys(line for line in lines if line != userspace.READY))
-
     def check(self) -> None:
-        """Raise EmulationError if a path was not as configured since the last check, or one of its processes ended.
+        """Raise EmulationError if a path was not as configured since the last check, or if a process has ended.
 
-        A path was not as configured if packets were dropped that should not be, or too many were late
-        (:meth:`userspace.Counts.fault`). If an emulator has ended, each check reports this, because no measurement
-        is valid after that.
+        After the end of a process no measurement is valid, so that each check reports the end.
         """
         for program in (*self._middleboxes.values(), *self._emulators.values()):
             program.check()
@@ -167,7 +155,6 @@ class Emulation:
                 self._judged[path, name] = total
                 if fault is not None:
                     faults.append(f"path {path}, {name}: {fault}")
-        # Raise only after all paths were judged. Otherwise the next check would find the fault of another path, and
-        # make a later run void.
+        # Otherwise the next check would find the fault of another path, and make a later run void.
         if faults:
             raise EmulationError("; ".join((*faults, "the run is void")))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interface of a host that a scenario uses. The host is a network namespace here, or a machine reached by ssh.
+"""The interface of a host: a namespace (``node.LiveNode``), or a machine reached by ssh (``mptcp_lab.remote.SshHost``).
 
-``node.LiveNode`` implements it for namespaces, ``mptcp_lab.remote.SshHost`` for ssh. File paths are on that host.
+File paths are on that host.
 """
 
 from __future__ import annotations
@@ -32,19 +32,15 @@ class Program(Protocol):
 
     def exit_code(self, timeout: float = 0.0) -> int | None:
         """Return the exit code, or None if the program still runs after *timeout* seconds."""
-        ...
 
     def signal(self, number: int) -> None:
         """Send the signal *number* if the program still runs."""
-        ...
 
     def output(self) -> str:
         """Return the output so far."""
-        ...
 
     def kill_tree(self) -> None:
         """Kill the program and its remaining descendants with SIGKILL."""
-        ...
 
     @property
     def returncode(self) -> int | None:
@@ -61,9 +57,9 @@ class Program(Protocol):
             raise TestbedError(f"{self.name}: still runs after {timeout:g} s{self.tail()}")
         return code
 
-    def tail(self, lines: int = 15) -> str:
+    def tail(self) -> str:
         """Return the end of the output, indented, for an error message."""
-        return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
+        return "".join(f"\n    {line}" for line in self.output().splitlines()[-15:])
 
     def kill(self) -> None:
         """End the program as a crash would: by SIGKILL, so that it cannot clean up."""
@@ -106,7 +102,6 @@ class Host(Protocol):
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as root and wait for it. *options* may contain ``input``, its standard input as text."""
-        ...
 
     def popen(
         self,
@@ -118,50 +113,38 @@ class Host(Protocol):
     ) -> Program:
         """Start a program as root. It ends at the latest when the host is left.
 
-        *mounts* maps each directory to the source that is mounted privately over it: a directory of that host, or
-        ``TMPFS``.
+        *mounts* maps directories to the sources that are mounted privately over them: directories, or ``TMPFS``.
         """
-        ...
 
     def agent(self, module: str, *arguments: str) -> list[str]:
         """Return the command that runs ``mptcp_lab.agent.MODULE`` on that host."""
-        ...
 
     def program(self, name: str) -> str:
         """Return the path of one of our commands: mptcp-proxy, mptcp-throttler."""
-        ...
 
     def write(self, name: str, text: str) -> Path:
         """Write *text* to file *name* below :attr:`directory`, and create parent directories. Return its path."""
-        ...
 
     def provide(self, file: Path) -> Path:
         """Return this machine's *file* on that host; copy it below :attr:`directory` if the host does not have it."""
-        ...
 
     def read(self, path: Path) -> bytes:
         """Return the content of *path* on that host. Raises TestbedError if the file cannot be read."""
-        ...
 
     def address(self, device: str, family: int = 4) -> str:
         """Return the address of *device* for *family* 4 or 6, as text. Raises KeyError if there is none."""
-        ...
 
     def service_address(self, family: int = 4) -> str:
         """Return the address at which other hosts reach this host's services."""
-        ...
 
     def mib(self) -> dict[str, int]:
         """Return the protocol counters by their nstat(8) names, such as TcpRetransSegs or MPTcpExtMPJoinAckRx."""
-        ...
 
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> AbstractContextManager[None]:
         """Run *do* now, and *undo* at the end of the scope."""
-        ...
 
     def at_end(self, callback: Callable[[], object]) -> None:
         """Call *callback* when the host is left, before programs that were started earlier are ended."""
-        ...
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         """Set a sysctl, and restore its old value at the end of the scope."""

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A topology as data: nodes, the links between them, and each node's routes and MPTCP settings.
+"""A topology as data: nodes, the links between them, and each node's routes and MPTCP settings. Pure.
 
-This module does not use the kernel: ``plan`` turns a topology into commands, and ``build`` runs them. Rates are
-integers in bits per second, as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
+Rates are integers in bits per second, as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from ..emulation.model import Direction, EmulatedPath
 
 MAX_PM_LIMIT = 8
 """Highest limit of the in-kernel path manager: MPTCP_PM_ADDR_MAX, net/mptcp/pm_netlink.c."""
-
-
 LAN, WAN = "lan", "wan"
 """A hop's devices towards the client and towards the core."""
 
@@ -46,8 +43,7 @@ class Link:
     b: End
     rate: int | None = None
     offloads: bool = False
-    """Whether segmentation and receive offloads stay on. By default they are off, because MPTCP over veth is erratic
-    with offloads."""
+    """Whether segmentation and receive offloads stay on, with which MPTCP over veth is erratic."""
     mtu: int = 1500
 
 
@@ -89,10 +85,6 @@ class Hop:
     def directions(self) -> tuple[tuple[str, str, Direction], ...]:
         """Name, sending device and treatment of packets of each direction."""
         return (("down", LAN, self.path.down), ("up", WAN, self.path.up))
-
-    @property
-    def impaired(self) -> bool:
-        return self.path.down.impaired or self.path.up.impaired
 
 
 @dataclass(frozen=True, slots=True)

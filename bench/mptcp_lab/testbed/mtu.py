@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Change an MTU for some time without losing IPv6.
 
-If the MTU is below 1280 bytes (RFC 8200, 5), the kernel removes IPv6 from the interface with all its addresses and
-routes, and does not restore them (``addrconf_notify`` of net/ipv6/addrconf.c). Addresses and routes are therefore
-saved before the change and restored afterwards.
+If the MTU is below 1280 bytes (RFC 8200, 5), the kernel removes all IPv6 addresses and routes of the interface, and
+does not restore them (``addrconf_notify`` of net/ipv6/addrconf.c).
 """
 
 from __future__ import annotations

@@ -66,8 +66,7 @@ class LiveNode(Host):
         self._topology = topology
         self._scope = scope
         with entered(namespace):
-            # Open the file here: it shows the devices of the namespace in which it was opened, whichever thread reads
-            # it.
+            # The file shows the devices of the namespace in which it was opened, whichever thread reads it.
             self._counters = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
         scope.callback(os.close, self._counters)
         self._logs = 0
@@ -162,7 +161,6 @@ class LiveNode(Host):
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:
         """Take a device down during the scope. Its routes vanish during that time, and are added again afterwards."""
-
         self.run(["ip", "link", "set", device, "down"])
         try:
             yield

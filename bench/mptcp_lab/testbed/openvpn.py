@@ -2,8 +2,7 @@
 """Unmodified OpenVPN between two nodes: over UDP or TCP; TCP optionally by MPTCP and through a proxy.
 
 The ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are
-neither encrypted nor signed, because the cost of this is not compared. All other settings are OpenVPN's defaults,
-including the replay window of 64 packets.
+neither encrypted nor signed. All other settings are OpenVPN's defaults, including the replay window of 64 packets.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ def over_udp(client: LiveNode, server: LiveNode, *, local: str | None = None) ->
 def over_tcp(
     client: LiveNode, server: LiveNode, *, proxy: tuple[str, int] | None = None, multipath: bool = True
 ) -> AbstractContextManager[OpenVpn]:
-    """Run a VPN over TCP.
+    """Run a VPN over TCP, through the HTTP *proxy* (address, port) if any; with *multipath* over MPTCP.
 
-    *proxy* is address and port of an HTTP proxy through which the client reaches the server by CONNECT. With
-    *multipath*, both ends use MPTCP by mptcpize(8). Raises TestbedError.
+    Raises TestbedError.
     """
     # TCP_NODELAY lets each packet leave at once, as over UDP.
     common = "--socket-flags TCP_NODELAY"

@@ -3,8 +3,8 @@
 
 A run holds a flock(2) on its temporary directory while its process lives. A symbolic link in ``RUN_DIRECTORY`` to that
 directory has the run's id and process id in its name. The run's namespaces are named ``mpx-ID-NODE``. If no process
-holds the lock, the run is dead, even if its process id is in use. A namespace without a link is not ours and is never
-changed. A run's link therefore stays as long as one of its namespaces or its directory exists.
+holds the lock, the run is dead. A namespace without a link is not ours and is never changed. A run's link therefore
+stays as long as one of its namespaces or its directory exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..agent.files import parent_directory, removed
+from ..agent.files import parent_directory, remove_tree
 from .commands import TestbedError, run
 from .host import KILL_SECONDS
 
@@ -80,8 +80,7 @@ def registry() -> Iterator[None]:
 def claimed_run() -> Iterator[Run]:
     """Claim an id and a temporary directory; release both at the end.
 
-    If a namespace or a file in the directory could not be removed, the run remains as a dead run with all its files,
-    and :func:`remove_stale` tries again.
+    If a namespace or a file remains, the run remains as a dead run, and :func:`remove_stale` tries again.
     """
     with registry():
         identifier = secrets.token_hex(3)
@@ -95,7 +94,7 @@ def claimed_run() -> Iterator[Run]:
             claimed.link.symlink_to(directory)
         except BaseException:
             os.close(descriptor)
-            removed(directory)
+            remove_tree(directory)
             raise
     try:
         yield claimed
@@ -110,7 +109,7 @@ def claimed_run() -> Iterator[Run]:
 
 def _forget(run: Run) -> str | None:
     """Remove the directory of *run*, and then its link. If the directory remains, return the reason."""
-    failure = removed(run.directory)
+    failure = remove_tree(run.directory)
     if failure is None:
         run.link.unlink()
     return failure

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Turn a topology into the commands that build it. Pure, so that the commands can be printed and compared.
+"""Turn a topology into the commands that build it. Pure.
 
-Each step is one command of iproute2, ethtool or sysctl inside one node's namespace. The order is: sysctls (which apply
-to devices that are created later), links, addresses, devices up, qdiscs, routes, MPTCP.
+The order is: sysctls (which apply to devices that are created later), links with addresses and qdiscs, routes, MPTCP.
 """
 
 from __future__ import annotations
@@ -59,10 +58,8 @@ def _shape(node: str, device: str, rate: int | None, queue_ms: int, mtu: int) ->
 def _link_steps(link: Link, index: int, namespace: str) -> Iterator[Step]:
     # Set the index. If both ends had the same index by chance, the kernel would take them for a device without a lower
     # link, and would notify IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
-    mtu = f"mtu {link.mtu}"
-    pair = (
-        f"ip link add {link.a.device} index {index} {mtu} type veth peer name {link.b.device} {mtu} netns {namespace}"
-    )
+    mtu, peer = f"mtu {link.mtu}", f"name {link.b.device} mtu {link.mtu} netns {namespace}"
+    pair = f"ip link add {link.a.device} index {index} {mtu} type veth peer {peer}"
     yield Step(link.a.node, tuple(pair.split()))
     for end in (link.a, link.b):
         if not link.offloads:

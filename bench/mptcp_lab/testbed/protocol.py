@@ -20,12 +20,9 @@ class Protocol:
     fallbacks: int
     """Connections that became plain TCP in any way (RFC 8684, 3.7), of client and proxy together."""
     joins: int
-    """Joined subflows that were established. The proxy counts them: to the client, a refused subflow also looks
-    established."""
+    """Established joins by the proxy's count: to the client, a refused subflow also looks established."""
     proxy_requested: int
-    """MPTCP connections that the proxy requested. This should be 0, because the proxy uses plain TCP to the origin."""
-    # The proxy counts these SYNs when it sends them. An origin that listens on plain TCP does not count received
-    # MP_CAPABLE options.
+    """MPTCP connections that the proxy requested; it should use plain TCP to the origin."""
 
     @classmethod
     def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:

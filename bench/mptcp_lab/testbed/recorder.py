@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Throughput of each path over time, from the interface counters of one node.
+"""Throughput of each path over time, from the interface counters of one node: bytes on the wire.
 
 A thread reads the counters at a fixed interval. A rate is the difference between two readings divided by the time
-between them, so that a late reading causes no error. Bytes are counted on the wire: payload, headers and 14 bytes of
-Ethernet header.
+between them, so that a late reading causes no error.
 """
 
 from __future__ import annotations
@@ -72,10 +71,9 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
 def windows(
     samples: Sequence[Sample], devices: Iterable[str], window: float, start: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Return the start of each window of *window* seconds that starts at a sample from *start* on, and its rate.
+    """Return the start and the rate of each window of *window* seconds that starts at a sample from *start* on.
 
-    The rate is the mean of all *devices* together in bits/s. A window is never too short, because the reading that
-    ends it may be late, but not early.
+    The rate is the mean of all *devices* together in bits/s. A window may be too long, but is never too short.
     """
     times = [sample.time for sample in samples]
     names = tuple(devices)
@@ -91,9 +89,7 @@ def windows(
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
     """Return the longest time in s with *devices* together below *floor* bits/s. Raises ValueError without samples."""
     names = tuple(devices)
-    longest = 0.0
-    # The time at which the rate was last high enough.
-    previous = start
+    longest, previous = 0.0, start
     inside = rates([s for s in samples if start <= s.time <= end])
     if not inside:
         raise TooFewSamples(f"no two samples between {start:.2f} s and {end:.2f} s")

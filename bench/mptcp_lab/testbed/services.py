@@ -2,8 +2,8 @@
 """The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
 
 Each start function works on any :class:`~.host.Host` and returns when the program answers. If the program does not
-answer, the function ends it and raises an error with the end of its log, so that a failure leaves no program running.
-Files that are passed are on this machine, or below the host's own directory.
+answer, the function ends it and raises an error with the end of its log. Files that are passed are on this machine, or
+below the host's own directory.
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ from .node import LiveNode
 __all__ = ["RELAY_CONFIG", "REPOSITORY", "SQUID_CONFIG", "THROTTLER_CONFIG", "program", "wait_until"]
 
 SQUID_USER = "proxy"
-PROXY_PORT = 3128
+PROXY_PORT, SINK_PORT = 3128, 8081
 STATUS_SOCKET = "status.sock"
-CONNECT_SECONDS = 1.0
-"""Maximum seconds for one attempt to connect to a server."""
-ANSWER = 30.0
-"""Maximum pause in seconds within a throttler's answer."""
-
+CONNECT_TIMEOUT, ANSWER_TIMEOUT = 1.0, 30.0
+"""Maximum seconds of one attempt to connect to a server, and of a pause within a throttler's answer."""
 _APACHE_MODULES = "/usr/lib/apache2/modules"
 _APACHE_CONFIG = """\
 ServerRoot {root}
@@ -77,7 +74,7 @@ def accepts(host: LiveNode, address: str, *ports: int) -> bool:
     """Return whether *address* accepts TCP connections from *host* on all *ports*."""
     try:
         for port in ports:
-            with host.entered(), socket.create_connection((address, port), timeout=CONNECT_SECONDS):
+            with host.entered(), socket.create_connection((address, port), timeout=CONNECT_TIMEOUT):
                 pass
     except OSError:
         return False
@@ -107,7 +104,7 @@ def _directory(host: Host, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """A running service. *host* is where it runs."""
+    """A running service, and its host."""
 
     host: Host
     process: Program
@@ -165,15 +162,13 @@ def start_origin(
 class Sink(_Service):
     """A running web server that accepts uploads."""
 
-    port: int
-
     def url(self, family: int = 4) -> str:
-        return f"{self._url(family, self.port)}/"
+        return f"{self._url(family, SINK_PORT)}/"
 
 
-def start_sink(host: Host, port: int = 8081) -> Sink:
+def start_sink(host: Host) -> Sink:
     """Start a server on *host* that discards the body of each PUT."""
-    return Sink(host, _start(host, host.agent("sink", str(port)), "sink", port), port)
+    return Sink(host, _start(host, host.agent("sink", str(SINK_PORT)), "sink", SINK_PORT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +198,15 @@ def start_proxy(
 
     *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address. *control* is the
     proxy's congestion control towards clients; None means the proxy's default, or the host's. Raises TestbedError if
-    the kernel lacks *control*: otherwise the proxy would use the host's default, and the result would have the wrong
-    name.
+    the kernel lacks *control*, because the proxy would use the host's default.
     """
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
-    # The package's own log directory has the same owner, since Squid's workers open their logs after dropping root. If
-    # the user does not exist, Squid itself reports the error.
+    # Squid's workers open their logs after dropping root. If the user does not exist, Squid itself reports the error.
     host.run(["chown", SQUID_USER, str(logs)], check=False)
     all_mounts = {
         f"/run/mptcp{role}": str(state),
         f"/var/log/mptcp{role}": str(logs),
-        # Squid's workers meet in files whose names contain only the service's name, which is the same on all hosts.
+        # The names of the workers' shared files contain only the service's name, which is the same on all hosts.
         "/dev/shm": TMPFS,
         "/run/squid": TMPFS,
         **(mounts or {}),
@@ -222,7 +215,7 @@ def start_proxy(
     if control is not None:
         argv += ["--congestion-control", control]
     process = _start(host, argv, role, PROXY_PORT, end="kill_tree", mounts=all_mounts, env=env)
-    # Kill Squid, because its orderly shutdown waits for its clients. All its state is removed with the testbed.
+    # Squid's orderly shutdown would wait for its clients.
     host.at_end(process.kill_tree)
     # Check the congestion control only now, because the proxy makes the kernel load it as a module.
     if control is not None and (reason := lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)):
@@ -231,9 +224,9 @@ def start_proxy(
     return Proxy(host, process, state, logs)
 
 
-def start_relay(host: Host, config: Path, *, arguments: Sequence[str] = (), **options: Any) -> Proxy:
+def start_relay(host: Host, config: Path, **options: Any) -> Proxy:
     """Start ``mptcp-proxy run --role relay`` like :func:`start_proxy`. *config* must have parents."""
-    return start_proxy(host, config, role="relay", arguments=("--role", "relay", *arguments), **options)
+    return start_proxy(host, config, role="relay", arguments=("--role", "relay"), **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +250,9 @@ class Throttler(_Service):
         if not isinstance(self.host, LiveNode):
             argv = self.command("status", "--json", "--socket", str(self.socket))
             return dict(json.loads(self.host.run(argv).stdout))
-        # Query the daemon directly. Callers poll, and starting a program each time would take processor time from it.
+        # Callers poll, and starting a program each time would take processor time from the daemon.
         try:
-            status = ask(self.socket, {"query": "status"}, ANSWER)
+            status = ask(self.socket, {"query": "status"}, ANSWER_TIMEOUT)
         except OSError as error:
             raise TestbedError(f"[{self.host.name}] query {self.socket}: {error}") from None
         if "error" in status:
@@ -275,17 +268,17 @@ class Throttler(_Service):
 
 
 def throttler_mounts(host: Host) -> dict[str, str]:
-    """Return the private mounts of a throttler on *host*, which are the same for each throttler started there."""
+    """Return the private mounts of each throttler that is started on *host*."""
     return {"/run/mptcp-throttler": str(_directory(host, "throttler-run"))}
 
 
-def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: Sequence[str] = ()) -> Throttler:
+def start_throttler(host: Host, config: Path = THROTTLER_CONFIG) -> Throttler:
     """Start ``mptcp-throttler run`` on *host* and wait until its status socket answers."""
     mounts = throttler_mounts(host)
     state = Path(mounts["/run/mptcp-throttler"])
     host.run(["rm", "-f", str(state / STATUS_SOCKET)])
     settings = host.provide(config)
-    argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
+    argv = [host.program("mptcp-throttler"), "run", "--config", str(settings)]
     process = host.popen(argv, name="throttler", mounts=mounts)
     throttler = Throttler(host, process, state, settings)
     # Stop the throttler in order instead of killing it, so that it removes its caps.
@@ -306,7 +299,7 @@ def write_throttler_config(
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
-        # Do not use the host's ledger, because it contains the volume that earlier runs used.
+        # The host's ledger contains the volume of earlier runs.
         "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detect the state that a throttler leaves: kernel state of its network namespace, processes, BPF objects and files.
 
-The usual tools of an operator print the dumps, which are compared as text, without counters. A failed dump differs from
-every other dump, even from itself, because a state that was not read may have changed.
+The tools of an operator print the dumps, which are compared as text, without counters. A failed dump differs from every
+other dump, even from itself, because a state that was not read may have changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Dump(NamedTuple):
     name: str
     command: str
     feature: str = "root"
-    """The feature (``features``) that the command needs. Without it, nothing of this kind can exist."""
+    """The feature that the command needs. Without it, nothing of this kind can exist."""
 
 
 def _of_each_device(command: str, hook: str = "") -> Dump:
@@ -53,9 +53,7 @@ DUMPS = (
     Dump("nft list ruleset", "nft list ruleset", "nftables"),
 )
 """The state that a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never
-changes.
-
-The dump of links includes GSO limits and IFB devices."""
+changes. The dump of links includes GSO limits and IFB devices."""
 DIRECTORIES = (Path("/run/mptcp-throttler"), Path("/var/lib/mptcp-throttler"), Path("/sys/fs/bpf"))
 """Directories in which this host's throttler may leave files: its state, its ledger, pinned BPF objects."""
 _COUNTERS = re.compile(r"\s(?:packets|bytes|refcnt|direct_packets_stat) \d+|(?<=\S) \[\d+:\d+\]")
@@ -92,7 +90,7 @@ def whole_state(
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
-    processes *except_for* and their descendants are left out, because they start and end other processes themselves.
+    processes *except_for*, which start and end other processes themselves, and their descendants are left out.
     """
     state = kernel_state(node) | {FILES: _files((run, *more))}
     try:
@@ -102,7 +100,7 @@ def whole_state(
     for pid in except_for:
         pids -= {pid, *descendants(pid)}
     commands = {pid: _command_line(pid) for pid in sorted(pids)}
-    # Leave out the command that lists the processes, because it is one of these processes.
+    # The command that lists the processes is one of these processes.
     listed = (command for command in commands.values() if command and "netns pids" not in command)
     state[PROCESSES] = "\n".join(sorted(listed))
     state[BPF] = "\n".join(f"{command}: {bpf}" for pid, command in commands.items() for bpf in _bpf(pid))
@@ -110,18 +108,14 @@ def whole_state(
 
 
 def sysctls(node: LiveNode) -> str:
-    """Return the writable sysctls of *node*'s network namespace with their values.
-
-    Kernel-wide sysctls are left out. A namespace can at most read them (ensure_safe_net_sysctl in net/sysctl_net.c,
-    tcp_allowed_congestion_control in net/ipv4/sysctl_net_ipv4.c), so that only other namespaces change them.
-    """
+    """Return the writable sysctls of *node*'s network namespace with their values, without kernel-wide sysctls."""
     lines = []
     with node.entered():
         for path in _paths(_SYSCTL_ROOT):
             name = ".".join(path.relative_to(_SYSCTL_ROOT.parent).parts)
             try:
                 mode = path.stat().st_mode
-                # Skip directories, and write-only files such as net.ipv4.route.flush, which are commands.
+                # Write-only files such as net.ipv4.route.flush are commands.
                 if stat.S_ISREG(mode) and mode & 0o222 and mode & 0o444:
                     lines.append(f"{name} = {path.read_text().strip()}")
             except OSError as error:
@@ -165,15 +159,14 @@ def _paths(directory: Path) -> list[Path]:
 
 
 def _files(directories: Iterable[Path]) -> str:
-    # Leave out the lock's empty file, which stays on purpose: its removal could remove a successor's file.
+    # The lock's empty file stays on purpose: its removal could remove a successor's file.
     return "\n".join(str(path) for each in directories for path in _paths(each) if path.name != "lock")
 
 
 def _command_line(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        # The process has ended.
+    except OSError:  # The process has ended.
         return ""
 
 

@@ -7,7 +7,7 @@
                    ├── core (routes, shapes) ┤
     client ─wlan0──┘                        └── origin (eth0)
 
-A path that is an ``emulation.model.EmulatedPath`` has its own router, a hop, which shapes, delays and loses packets::
+An ``EmulatedPath`` has its own router, a hop, which shapes, delays and loses packets::
 
     client ──eth0── lan hop1 wan ── core
 
@@ -28,13 +28,11 @@ MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
-"""Numbers of the clients' networks. Numbers 8, 9 and from 18 on belong to proxy and origin, numbers from 33 on to the
-hops."""
+"""Numbers of the client's networks. Numbers 8, 9 and from 18 on belong to proxy and origin, from 33 on to hops."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 SECOND_PROXY, HOME = 11, 48
 """Numbers of the networks of a second proxy, and of a relay's clients."""
-
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
 
 
@@ -74,8 +72,7 @@ def _add_hop(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]]:
     )
     routes: tuple[str, ...] = _default(WAN, between)
     if path.down.mtu < path.mtu:
-        # Set the smaller MTU for the route, because a device also drops received packets that are larger than the
-        # device's MTU.
+        # A device also drops received packets that are larger than its own MTU, so the route has the smaller MTU.
         routes += _route(f"{{0}}{i}{{2}}", i, 2, f"dev {LAN} mtu {path.down.mtu}")
     return hop, Node(hop.node, routes, sysctls=FORWARDING), links
 
@@ -91,8 +88,7 @@ def paths(
 
     A rate is in bits per second for both directions, or None for an unshaped path, or an :class:`EmulatedPath`, which
     gets a hop. The client's connections open on the first path; the other paths are joined. With *proxy_interfaces*,
-    the proxy is multi-homed: it keeps its address, but has an interface for each path (wan0, wan1, …), and the packets
-    of path *i* use the *i*-th interface.
+    the proxy keeps its address, but the packets of path *i* use the *i*-th of its interfaces (wan0, wan1, …).
     """
     count = len(rates)
     if not 1 <= count <= MAX_PATHS:
@@ -151,9 +147,8 @@ def paths(
 
 
 def with_second_client(topology: Topology, name: str, rates: Sequence[int | None] = (None, None)) -> Topology:
-    """Return *topology* with another client *name*, which has its own two IPv4 paths of *rates* to the same proxy.
-
-    Their networks are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
+    """Return *topology* with another client *name*, which has its own two IPv4 paths of *rates* to the same proxy:
+    10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
     """
     routes, endpoints, links = list[str](), list[Endpoint](), list[Link]()
     for number, (network, rate) in enumerate(zip(SECOND_CLIENT_NETWORKS, rates, strict=True), 1):

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One download by the client of a lab. The agent on the client's host observes it, with that host's clock.
-
-This works in the same way in namespaces and over ssh. The agent observes the received bytes, their rate, their paths,
-and whether the download used MPTCP.
-"""
+"""One download by the client of a lab. The agent on the client's host observes its bytes, paths and protocol."""
 
 from __future__ import annotations
 
@@ -62,8 +58,7 @@ class Observation:
     joined: float | None
     """Time at which the client first had a second subflow. The proxy may have refused it later."""
     counters: Mapping[str, int]
-    """Increments of the client's protocol counters; the next two attributes have those of the proxy and of the
-    origin."""
+    """Increments of the client's protocol counters; then those of the proxy and of the origin."""
     proxy_counters: Mapping[str, int]
     origin_counters: Mapping[str, int]
     began: float = 0.0
@@ -94,11 +89,9 @@ def observe(
     """
     client = lab.client
     specification = {
-        "argv": list(argv),
-        "devices": [path.device for path in lab.paths],
-        "interval": interval,
+        "argv": list(argv), "devices": [path.device for path in lab.paths], "interval": interval,
         "timeout": timeout,
-    }
+    }  # fmt: skip
     target = client.directory / f"transfer-{next(_numbers)}.json"
     added = Added(lab.proxy, lab.origin)
     process = client.popen(client.agent("transfer", json.dumps(specification), str(target)), name="transfer")
@@ -124,14 +117,10 @@ def observe(
 
 
 def download(
-    lab: Lab,
-    argv: Sequence[str],
-    *,
-    timeout: float,
-    watch: Callable[[float], None] = lambda elapsed: None,
+    lab: Lab, argv: Sequence[str], *, timeout: float, watch: Callable[[float], None] = lambda elapsed: None,
     may_time_out: bool = False,
-) -> Observation:
-    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, a download that did is returned."""
+) -> Observation:  # fmt: skip
+    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, not after a timeout."""
     seen = observe(lab, argv, timeout=timeout, watch=watch)
     if seen.timed_out and may_time_out:
         return seen
@@ -142,15 +131,13 @@ def download(
     return seen
 
 
-def wget(
-    url: str, *, proxy: Proxy | None = None, source: str | None = None, family: int = 4, multipath: bool = False
-) -> list[str]:
+def wget(url: str, *, proxy: Proxy | None = None, source: str | None = None, multipath: bool = False) -> list[str]:
     """Return the command of a wget that writes *url* to its standard output."""
     argv = ["wget", "-nv", "-O", "-", "--tries=1", "--timeout=20"]
     if proxy is None:
         argv.append("--no-proxy")
     else:
-        argv += ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy.url(family)}", "-e", "no_proxy="]
+        argv += ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy.url()}", "-e", "no_proxy="]
     if source is not None:
         argv.append(f"--bind-address={source}")
     argv.append(url)

@@ -61,9 +61,9 @@ def tunnel(
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Tunnel]:
-    """Run both daemons. *paths* has the relay's interfaces by name. *settings* are additional settings at both ends.
+    """Run both daemons, until both ends use all paths, and during the scope. Raises TestbedError.
 
-    The scope begins when both ends use all paths. Raises TestbedError.
+    *paths* has the relay's interfaces by name. *settings* are additional settings at both ends.
     """
     key = relay.write("tunnel.key", secrets.token_hex(32))
     key.chmod(0o600)

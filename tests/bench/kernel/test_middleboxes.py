@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 from rich.console import Console
 
-from mptcp_bench.experiments.middleboxes import PLACES, SCENARIO, Download, Look
+from mptcp_bench.experiments.middleboxes import PLACES, SCENARIO, Download, StatusCheck
 
 pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
 PLAIN = "plain TCP"
@@ -33,9 +33,9 @@ def test_connection_ends_as_its_middlebox_implies_and_status_follows_the_kernel(
     for behaviour, places in BOXES.items():
         assert {place: downloads[behaviour, place].outcome for place in places} == places, behaviour
     # The experiment, not this test, judges how soon the status is right: on a busy machine, many readings precede that.
-    of_time = ("status wrong", "a lone subflow capped")
+    of_time = ("time with a wrong status", "time with a cap on the only subflow")
     assert [str(aim) for aim in findings.aims if not aim.met and not aim.what.endswith(of_time)] == []
     for case, download in downloads.items():
-        looks = [Look(*look) for look in download.looks]
-        right = [look.status == look.kernel and (look.capped > 0) == (look.kernel > 1) for look in looks]
+        checks = [StatusCheck(*each) for each in download.checks]
+        right = [each.status == each.kernel and (each.capped > 0) == (each.kernel > 1) for each in checks]
         assert any(right[len(right) // 2 :]), case

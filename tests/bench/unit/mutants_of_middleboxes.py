@@ -11,21 +11,21 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, SCENARIO, SURVIVED, Download, Look
+from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, SCENARIO, SURVIVED, Download, StatusCheck
 
 TIMES = [0.25 * step for step in range(17)]
 BOTH, FIRST = {"ethernet": 2_000_000, "wifi": 6_000_000}, {"ethernet": 8_000_000, "wifi": 1_000}
 
 
-def looks(kernel: int, status: int, capped: int) -> list[Look]:
-    return [Look(time, kernel, status, capped) for time in TIMES]
+def checks(kernel: int, status: int, capped: int) -> list[StatusCheck]:
+    return [StatusCheck(time, kernel, status, capped) for time in TIMES]
 
 
 def sound(turn: Turn[str]) -> Download:
     changed = int(turn.cell != "nothing" and (turn.variant != "wifi" or turn.cell not in OF_THE_REQUEST))
     if turn.cell in SURVIVED:
-        return Download(True, 4.0, 0, BOTH, looks(2, 2, 1), changed)
-    return Download(True, 4.0, 1, FIRST, looks(1, 1, 0), changed)
+        return Download(True, 4.0, 0, BOTH, checks(2, 2, 1), changed)
+    return Download(True, 4.0, 1, FIRST, checks(1, 1, 0), changed)
 
 
 def judged(keep: Callable[[Turn[str]], bool] = lambda turn: True, **change: Any) -> Callable[[], Sequence[Aim]]:
@@ -41,13 +41,15 @@ MIDDLEBOXES = Judge(
         "downloads are cut short or changed": judged(whole=False),
         "the second path is not used": judged(carried=FIRST),
         "all falls back": judged(fallbacks=1),
-        "plain TCP": judged(looks=looks(0, 0, 0)),
-        "dead throttler": judged(looks=looks(2, 0, 0)),
-        "a connection that fell back has two subflows in the status": judged(looks=looks(1, 2, 0)),
-        "the tracker is blinded after a second": judged(looks=[Look(t, 2, 2 if t < 1 else 1, 0) for t in TIMES]),
-        "a client with one path is capped": judged(looks=looks(1, 1, 1)),
+        "plain TCP": judged(checks=checks(0, 0, 0)),
+        "dead throttler": judged(checks=checks(2, 0, 0)),
+        "a connection that fell back has two subflows in the status": judged(checks=checks(1, 2, 0)),
+        "the tracker is blinded after a second": judged(
+            checks=[StatusCheck(t, 2, 2 if t < 1 else 1, 0) for t in TIMES]
+        ),
+        "a client with one path is capped": judged(checks=checks(1, 1, 1)),
         "the emulation has no middlebox": judged(changed=0),
-        "no look at the status": judged(looks=[]),
+        "no check of the status": judged(checks=[]),
         "nothing measured": judged(lambda turn: False),
         "one place left out": judged(lambda turn: turn.variant != "wifi"),
     },

@@ -39,32 +39,33 @@ def judge(
     scenario: Scenario[Any, Cell, Any, Point],
     options: Mapping[str, str],
     goodput: Callable[[Cell], float],
-    changes: Mapping[str, Change],
+    mutants: Mapping[str, Change],
 ) -> Judge:
-    """Return the judge of *scenario* with the mutants of *changes*. Without a proxy, a measurement has *goodput*."""
-
-    def sound(cell: Cell, task: str) -> Point:
-        user, kernel = (150e3, 100e3) if task == "busy" else (0.0, 0.0)
-        second = 0.4 if CLIENTS[cell.client] == 2 else 0.0
-        return Point(goodput(cell) * SPEED[cell.proxy], second=second, spread=PERCENTS, user=user, kernel=kernel)
+    """Return the judge of *scenario* with *mutants*. Without a proxy, a measurement has *goodput*."""
 
     def judged(change: Change) -> Sequence[Aim]:
         def measure(turn: Turn[Cell]) -> Mapping[str, Point] | None:
-            points = {task: sound(turn.cell, task) for task in turn.cell.tasks}
-            changed = {task: change(turn, point) for task, point in points.items()}
-            return {task: replace(points[task], **each) for task, each in changed.items() if each is not None} or None
+            cell, points = turn.cell, {}
+            for task in cell.tasks:
+                second, memory = 0.4 * (CLIENTS[cell.client] == 2), 125e3 * (task == "busy")
+                point = Point(goodput(cell) * SPEED[cell.proxy], 0, second, PERCENTS, memory, memory)
+                if (changed := change(turn, point)) is not None:
+                    points[task] = replace(point, **changed)
+            return points or None
 
         return scenario.aims(rehearsed(scenario, {"runs": str(FEWEST), **options}, measure))
 
-    mutants: dict[str, Change] = {
-        "nothing measured": lambda turn, point: None,
-        "a round of our proxy is missing": lambda turn, point: (
-            None if (turn.cell.proxy, turn.number) == (OURS, 1) else {}
-        ),
-        "an answer was broken off": lambda turn, point: {"failures": int(turn.number == 2)},
-        **changes,
-    }
-    return Judge(partial(judged, times(1)), {name: partial(judged, change) for name, change in mutants.items()})
+    return Judge(
+        partial(judged, times(1)), {name: partial(judged, each) for name, each in {**COMMON, **mutants}.items()}
+    )
+
+
+COMMON: dict[str, Change] = {
+    "nothing measured": lambda turn, point: None,
+    "a round of our proxy is missing": lambda turn, point: None if (turn.cell.proxy, turn.number) == (OURS, 1) else {},
+    "an answer was broken off": lambda turn, point: {"failures": int(turn.number == 2)},
+}
+"""Mutants of each figure."""
 
 
 def busy(**change: float) -> Change:
@@ -76,7 +77,6 @@ MIMBOX_GOODPUT = judge(
     {"mtu": f"{SMALL_MTU},9000"},
     lambda cell: cell.at * 1e4,
     {
-        "second path unused": lambda turn, point: {"second": 0.0},
         "second path unused through one proxy": lambda turn, point: {"second": 0.4 * (turn.cell.proxy != OURS)},
         "slow proxy": times(0.5),
         "dead proxy": times(0.0),
@@ -108,15 +108,13 @@ DELAYS = {DIRECT: (5.0, 5.0, 5.0), LIMIT: (100.0, 20.0, 20.0), OURS: (30.0, 40.0
 """Delays of SYN, SYN+ACK and data in µs."""
 
 
-def delays(missing: tuple[str, ...] = (), **changed: float) -> Callable[[], Sequence[Aim]]:
-    """Judge delays that are *changed* for our proxy. The first round of the *missing* proxies is not measured."""
+def delays(missing: tuple[str, ...] = (), *ours: float) -> Callable[[], Sequence[Aim]]:
+    """Judge the delays, or other delays *ours* of our proxy. The first round of the *missing* proxies is lacking."""
 
     def measure(turn: Turn[Cell]) -> Delays | None:
         proxy = turn.cell.proxy
-        if proxy in missing and turn.number == 1:
-            return None
-        values = dict(zip(("syn", "answer", "data"), DELAYS[proxy], strict=True)) | (changed if proxy == OURS else {})
-        return Delays(**{name: value * 1e-6 for name, value in values.items()})
+        values = ours if ours and proxy == OURS else DELAYS[proxy]
+        return None if proxy in missing and turn.number == 1 else Delays(*(1e-6 * value for value in values))
 
     return lambda: DELAY.aims(rehearsed(DELAY, {}, measure))
 
@@ -125,12 +123,12 @@ MIMBOX_DELAY = Judge(
     delays(),
     {
         "a round of all is missing": delays((DIRECT, LIMIT, OURS)),
-        "a round is missing": delays((LIMIT,)),
-        "proxy replaced by direct": delays(syn=5.0, answer=5.0, data=5.0),
-        "a SYN waits": delays(syn=36.0),
-        "a SYN+ACK waits": delays(answer=84.0),
-        "data waits": delays(data=33.0),
-        "data waits longer than in a simple relay": delays(data=21.0),
-        "a SYN is faster than data": delays(syn=18.0),
+        "a round of the simple relay is missing": delays((LIMIT,)),
+        "our proxy only routes": delays((), *DELAYS[DIRECT]),
+        "a SYN waits": delays((), 36.0, 40.0, 19.0),
+        "a SYN+ACK waits": delays((), 30.0, 84.0, 19.0),
+        "data waits": delays((), 30.0, 40.0, 33.0),
+        "data waits longer than in a simple relay": delays((), 30.0, 40.0, 21.0),
+        "a SYN is faster than data": delays((), 18.0, 40.0, 19.0),
     },
 )

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 
@@ -20,7 +20,7 @@ import pytest
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
 from mptcp_lab.testbed import EmulationError, Testbed, paths
-from mptcp_lab.testbed.crossing import crossed, ends, lost
+from mptcp_lab.testbed.crossing import ends, missing_numbers, packet_delays
 from mptcp_lab.testbed.hops import TOLERANCE
 from mptcp_lab.testbed.ownership import NAMESPACES
 from mptcp_lab.testbed.services import wait_until
@@ -36,10 +36,6 @@ FRAME, PAYLOAD = 1514, 1472
 @pytest.fixture(autouse=True)
 def _needs(require: Callable[..., None]) -> None:
     require("root", "namespaces", "veth", "tbf", "ethtool", "nfqueue", "gcc")
-
-
-def emulated(*profiles: EmulatedPath) -> Testbed:
-    return Testbed(paths(profiles))
 
 
 @contextmanager
@@ -66,13 +62,12 @@ def connect_time(testbed: Testbed, version: int, device: str) -> float:
         return (time.monotonic() - start) * 1e3
 
 
-@pytest.mark.parametrize("version", [4, 6])
-def test_each_path_has_its_own_delay(version: int) -> None:
+def test_each_path_has_its_own_delay() -> None:
     """A busy machine can only make an attempt slower than its path, never faster."""
     near = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
     far = EmulatedPath("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
-    with emulated(near, far) as testbed:
-        for device, minimum, maximum in (("eth0", 2, 30), ("wlan0", 35, 75)):
+    with Testbed(paths((near, far))) as testbed:
+        for version, (device, minimum, maximum) in product((4, 6), (("eth0", 2, 30), ("wlan0", 35, 75))):
             times: list[float] = []
             while len(times) < 3 or (min(times) > maximum and len(times) < 30):
                 times.append(connect_time(testbed, version, device))
@@ -82,11 +77,11 @@ def test_each_path_has_its_own_delay(version: int) -> None:
 def test_order_loss_and_counts_are_those_of_the_direction() -> None:
     shaky, lossy = Direction(100 * MBIT, 10_000, 10_000), Direction(delay=1_000, loss=UniformLoss(1.0))
     some = Direction(loss=UniformLoss(0.1))
-    with emulated(EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)) as testbed:
+    with Testbed(paths((EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)))) as testbed:
         for direction in ("down", "up"):
-            assert list(crossed(testbed, direction, 5_000)) == list(range(5_000))
-        assert crossed(testbed, "down", 500, "wlan0") == {}
-        arrived = len(crossed(testbed, "up", 1_000, "wlan0"))
+            assert list(packet_delays(testbed, direction, 5_000)) == list(range(5_000))
+        assert packet_delays(testbed, "down", 500, "wlan0") == {}
+        arrived = len(packet_delays(testbed, "up", 1_000, "wlan0"))
         counts = testbed.emulation.counts()["p"]["up"]
         assert (counts.seen, counts.passed, counts.lost, counts.dropped) == (1_000, arrived, 1_000 - arrived, 0)
         testbed.check_emulation()
@@ -97,10 +92,11 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
     """Judge the packets that leave the path, not the emulator's own counters. Wait while the machine is busy."""
     rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
     even = Direction(rate, delay=8_000)
-    with emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))) as testbed:
+    with Testbed(paths((EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))))) as testbed:
 
         def is_exact() -> bool:
-            delays = [delay for way in ("down", "up") for delay in crossed(testbed, way, 100, per_second=100).values()]
+            both = [packet_delays(testbed, way, 100, per_second=100) for way in ("down", "up")]
+            delays = [delay for way in both for delay in way.values()]
             assert min(delays) >= 8
             return median(delays) < 8.5
 
@@ -120,50 +116,45 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
         with loaded(testbed, 0.8 * rate, seconds=PATIENCE):
             wait_until(is_exact, "the median delay is within 0.5 ms under load", timeout=PATIENCE)
         wait_until(is_full, "both directions carry their rate", timeout=PATIENCE)
-        missing = lost(crossed(testbed, "down", 40_000, "wlan0"), 40_000)
+        missing = missing_numbers(packet_delays(testbed, "down", 40_000, "wlan0"), 40_000)
     assert len(missing) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
     count = 1 + sum(number > before + 1 for before, number in pairwise(missing))
     assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
 
 
-def test_emulator_that_ended_makes_the_run_void() -> None:
-    testbed = emulated(EmulatedPath("p", down=Direction(delay=1_000)))
+def stop_and_kill_emulator(testbed: Testbed) -> None:
+    """Check that a pause makes one run void, and then kill the emulator."""
+    emulator = testbed.emulation.processes["p"]
+    sender, source, _, target = ends(testbed, "up", "eth0")
+    stat = Path(f"/proc/{emulator.pid}/stat")
 
-    def run() -> None:
-        with testbed:
-            testbed.check_emulation()
-            testbed.emulation.processes["p"].kill()
+    def waiting() -> int:
+        """Return how many packets the emulator has received but not yet sent. Only these can count as late."""
+        counts = testbed.emulation.counts()["p"]["up"]
+        return counts.seen - counts.lost - counts.passed
 
-    with pytest.raises(EmulationError, match="path p: the emulator ended with -9; the run is void"):
-        run()
-    assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))
-
-
-def test_emulator_that_was_stopped_makes_only_that_run_void(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(TOLERANCE)
-    with emulated(EmulatedPath("p", up=Direction(delay=300_000))) as testbed:
-        emulator = testbed.emulation.processes["p"]
-        sender, source, _, target = ends(testbed, "up", "eth0")
-
-        def held() -> int:
-            """Return how many packets the emulator has received but not yet sent. Only these can count as late."""
-            counts = testbed.emulation.counts()["p"]["up"]
-            return counts.seen - counts.lost - counts.passed
-
-        def is_stopped_with_packets() -> bool:
-            emulator.signal(signal.SIGCONT)
-            sender.run(sender.agent("stream", "send", source, target, "9", "50000", "64", "0.02"))
-            emulator.signal(signal.SIGSTOP)
-            stat = Path(f"/proc/{emulator.pid}/stat")
-            wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the emulator is stopped")
-            return held() > 2 * userspace.MAX_LATE
-
-        # A slow machine may need more than one try.
-        wait_until(is_stopped_with_packets, "the emulator is stopped and holds many packets", timeout=PATIENCE)
-        # This pause is longer than the delay, so that all packets that the emulator holds are late.
-        time.sleep(0.5)
+    def is_stopped_with_packets() -> bool:
         emulator.signal(signal.SIGCONT)
-        wait_until(lambda: held() == 0, "all packets have left")
-        with pytest.raises(EmulationError, match=r"path p, up: .* packets were released more than 1 ms too late"):
-            testbed.check_emulation()
+        sender.run(sender.agent("stream", "send", source, target, "9", "50000", "64", "0.02"))
+        emulator.signal(signal.SIGSTOP)
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the emulator is stopped")
+        return waiting() > 2 * userspace.MAX_LATE
+
+    # A slow machine may need more than one try.
+    wait_until(is_stopped_with_packets, "the emulator is stopped and holds many packets", timeout=PATIENCE)
+    # This pause is longer than the delay, so that all packets that the emulator holds are late.
+    time.sleep(0.5)
+    emulator.signal(signal.SIGCONT)
+    wait_until(lambda: waiting() == 0, "all packets have left")
+    with pytest.raises(EmulationError, match=r"path p, up: .* packets were released more than 1 ms too late"):
         testbed.check_emulation()
+    testbed.check_emulation()
+    emulator.kill()
+
+
+def test_emulator_that_was_stopped_or_ended_makes_the_run_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOLERANCE)
+    testbed = Testbed(paths([EmulatedPath("p", up=Direction(delay=300_000))]))
+    with pytest.raises(EmulationError, match="path p: the emulator ended with -9; the run is void"), testbed:
+        stop_and_kill_emulator(testbed)
+    assert not list(NAMESPACES.glob(f"mpx-{testbed.claimed.id}-*"))

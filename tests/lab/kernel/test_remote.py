@@ -58,17 +58,6 @@ def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
         yield stack.enter_context(SshHost(read_inventory(hosts.inventory()).origin))
 
 
-def policy(addresses: dict[str, str]) -> str:
-    paths = {name: {"clients": [address]} for name, address in addresses.items()}
-    rule = {
-        "name": "spare-ethernet",
-        "paths": ["ethernet"],
-        "when": {"min_subflows": 2},
-        "throttle": {"rate": f"{CAP} bit/s"},
-    }
-    return json.dumps({"version": 1, "paths": paths, "rules": [rule]})
-
-
 def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
     inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))
     with hosts.core.entered(), remote_lab(inventory) as lab:
@@ -79,8 +68,10 @@ def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
         assert not lab.client.directory.exists()
         origin = start_origin(lab.origin, {"file": SIZE}, ports=(80,))
         proxy = start_proxy(lab.proxy)
-        rules = policy({path.name: lab.client.address(path.device) for path in lab.paths})
-        config = write_throttler_config(lab.proxy, lab.proxy.write("policy.yaml", rules), interfaces=lab.proxy_devices)
+        paths = {path.name: {"clients": [lab.client.address(path.device)]} for path in lab.paths}
+        rule = {"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": f"{CAP} bit/s"}}
+        policy = lab.proxy.write("policy.yaml", json.dumps({"version": 1, "paths": paths, "rules": [rule]}))
+        config = write_throttler_config(lab.proxy, policy, interfaces=lab.proxy_devices)
         throttler = start_throttler(lab.proxy, config)
 
         def ethernet_is_spared() -> bool:
@@ -155,29 +146,20 @@ def test_host_undoes_all_after_the_connection_was_lost(hosts: SshHosts) -> None:
     check(hosts)
 
 
-def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
-    """Return the lines of the error with which the lab refuses the inventory."""
-    inventory = read_inventory(hosts.inventory("refused.yaml", **changes))
-    with hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
-        pytest.fail("the inventory has a mistake")
-    return str(refused.value).splitlines()
-
-
 def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> None:
-    with hosts.testbed["origin"].entered(), socket.create_server(("", 80)):
-        lines = refusal(
-            hosts,
-            client__paths={"ethernet": "eth0", "wifi": "wlan1"},
-            proxy__interfaces=["eth7"],
-            proxy__commands="/nowhere",
-        )
-    proxy = "  proxy: root@10.77.8.2"
-    advice = "is that where it is installed there?"
-    assert lines[:-1] == [
+    changes: dict[str, Any] = {"client__paths": {"ethernet": "eth0", "wifi": "wlan1"}, "proxy__interfaces": ["eth7"]}
+    inventory = read_inventory(hosts.inventory("refused.yaml", **changes, proxy__commands="/nowhere"))
+    with hosts.testbed["origin"].entered():
+        server = socket.create_server(("", 80))
+    with server, hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
+        pytest.fail("the inventory has a mistake")
+    proxy, advice = "  proxy: root@10.77.8.2", "is that where it is installed there?"
+    *lines, last = str(refused.value).splitlines()
+    assert lines == [
         "the hosts are not ready:",
         "  client: root@10.77.1.2 has no interface wlan1; it has eth0, wlan0",
         f"{proxy}: there is no program /nowhere/mptcp-proxy; {advice}",
         f"{proxy}: there is no program /nowhere/mptcp-throttler; {advice}",
         f"{proxy} has no interface eth7; it has wan0",
     ]
-    assert lines[-1].startswith("  origin: root@10.77.9.2: port 80 is used by users:((")
+    assert last.startswith("  origin: root@10.77.9.2: port 80 is used by users:((")

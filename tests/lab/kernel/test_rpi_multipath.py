@@ -40,16 +40,13 @@ class Client:
     """The client of a testbed, set up like a Raspberry Pi, with the script."""
 
     def __init__(self, testbed: Testbed) -> None:
-        self.testbed = testbed
         self.node: LiveNode = testbed["client"]
-        self.notes = testbed.directory / "notes" / "multipath"
+        self.directory = testbed.directory
+        self.notes = self.directory / "notes" / "multipath"
         self.before = dump_when_links_are_up(self.node)
 
-    def dump(self) -> str:
-        return dump(self.node)
-
     def wait_until_same(self, before: str, what: str = "the state is restored") -> None:
-        wait_until_same(before, self.dump, what)
+        wait_until_same(before, lambda: dump(self.node), what)
 
     def argv(self, *arguments: str) -> list[str]:
         return ["env", f"MULTIPATH_STATE={self.notes}", "sh", str(SCRIPT), *arguments]
@@ -69,7 +66,7 @@ def client(make_testbed: Callable[..., Testbed], require: Any) -> Client:
     return Client(make_testbed(plain()))
 
 
-def test_each_address_uses_its_own_interface(client: Client) -> None:
+def test_each_address_uses_its_own_interface_and_ipv6_survives_a_small_mtu(client: Client) -> None:
     assert client.multipath("up", "eth0", "wlan0") == ""
     for family, target in ((4, "10.77.8.2"), (6, "fd77:8::2")):
         for device in ("eth0", "wlan0"):
@@ -77,18 +74,19 @@ def test_each_address_uses_its_own_interface(client: Client) -> None:
             found = client.node.run(["ip", f"-{family}", "route", "get", target, "from", source]).stdout
             assert f"dev {device} " in found
     assert len(client.endpoints()) == 4
+    before = dump(client.node)
+    with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
+        assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
+    client.wait_until_same(before)
 
 
 def test_settings_of_other_programs_are_kept_or_restored(client: Client) -> None:
-    """Existing endpoints like NetworkManager's are used unchanged.
-
-    An endpoint of another kind is restored with its id.
-    """
+    """Endpoints such as NetworkManager's are used unchanged. An endpoint of another kind is restored with its id."""
     for endpoint in ("10.77.1.2 dev eth0 id 5 subflow fullmesh", "10.77.2.2 dev wlan0 id 9 signal"):
         client.node.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
     client.node.run(["ip", "rule", "add", "from", "192.0.2.0/24", "lookup", "7101", "priority", "7101"])
     client.node.run(["ip", "route", "add", "198.51.100.0/24", "via", "10.77.1.1", "table", "7102"])
-    before = client.dump()
+    before = dump(client.node)
     client.multipath("up", "eth0", "wlan0")
     assert "10.77.1.2 id 5 subflow fullmesh dev eth0" in client.endpoints()
     assert "10.77.2.2 id 9 subflow dev wlan0" in client.endpoints()
@@ -102,7 +100,7 @@ def test_settings_of_other_programs_are_kept_or_restored(client: Client) -> None
 @pytest.mark.nightly
 def test_down_restores_the_state_after_up_was_killed_at_any_change(client: Client) -> None:
     """The script is killed at each change that it makes by ip(8), alternately before and after the change."""
-    bin_directory = client.testbed.directory / "bin"
+    bin_directory = client.directory / "bin"
     bin_directory.mkdir()
     count, reached = bin_directory / "count", bin_directory / "reached"
     program = bin_directory / "ip"
@@ -125,26 +123,18 @@ def test_down_restores_the_state_after_up_was_killed_at_any_change(client: Clien
         wait_until(reached.exists, f"change {number} is reached", process=up)
         up.kill_tree()
         # The script sets sysctls first, so something has changed at each of these moments.
-        assert client.dump() != client.before
+        assert dump(client.node) != client.before
         client.multipath("down")
         client.wait_until_same(client.before, f"{moment} change {number}")
 
 
-def test_ipv6_is_restored_after_an_mtu_that_is_too_small(client: Client) -> None:
-    client.multipath("up", "eth0", "wlan0")
-    before = client.dump()
-    with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
-        assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
-    client.wait_until_same(before)
-
-
 def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
     client.node.run(["ip", "address", "flush", "dev", "wlan0"])
-    before = client.dump()
-    for arguments, message in (
-        (("up", "eth0", "wlan7"), "multipath: there is no interface wlan7; see: ip link\n"),
-        (("up", "eth0", "wlan0"), "multipath: wlan0 has no address; is it connected? see: ip address\n"),
+    before = dump(client.node)
+    for device, mistake in (
+        ("wlan7", "there is no interface wlan7; see: ip link"),
+        ("wlan0", "wlan0 has no address; is it connected? see: ip address"),
     ):
-        assert client.multipath(*arguments, status=1) == message
+        assert client.multipath("up", "eth0", device, status=1) == f"multipath: {mistake}\n"
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
     client.wait_until_same(before)

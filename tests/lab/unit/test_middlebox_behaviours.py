@@ -28,38 +28,25 @@ Run = Callable[..., list[list[Any]]]
 
 
 @pytest.fixture(scope="module")
-def run_driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Return ``run_driver(behaviour, (way, packet), …)``, which returns the driver's output."""
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [str(source) for source in userspace.MIDDLEBOX_SOURCES if source.name != "middlebox.c"]
-    driver = compiled(
-        tmp_path_factory.mktemp("middlebox") / "driver",
-        f"-I{NATIVE}",
-        str(Path(__file__).with_name("middlebox_driver.c")),
-        *sources,
-    )
+    target = tmp_path_factory.mktemp("middlebox") / "driver"
+    return compiled(target, f"-I{NATIVE}", str(Path(__file__).with_name("middlebox_driver.c")), *sources)
 
-    def run(behaviour: str, *packets: tuple[str, Any]) -> str:
-        lines = "".join(f"{way} {packet if way == 'wait' else bytes(packet).hex()}\n" for way, packet in packets)
-        done = subprocess.run([str(driver), behaviour], input=lines, capture_output=True, text=True, check=True)
-        assert done.stderr == ""
-        return done.stdout
 
-    return run
+def drive(driver: Path, behaviour: str, *packets: tuple[str, Any]) -> tuple[list[list[Any]], int]:
+    """Return the packets that left after each of *packets* (way, packet), and the number of changed packets."""
+    lines = "".join(f"{way} {packet if way == 'wait' else bytes(packet).hex()}\n" for way, packet in packets)
+    done = subprocess.run([str(driver), behaviour], input=lines, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    *groups, changed = f"\n{done.stdout}".split("\n\n")
+    left = [[bytes.fromhex(line) for line in group.split("\n") if line] for group in groups]
+    return [[IP(data) if len(data) >= 40 else data for data in group] for group in left], int(changed)
 
 
 @pytest.fixture(scope="module")
-def run(run_driver: Callable[..., str]) -> Run:
-    """Return ``run(behaviour, (way, packet), …)``, which returns for each packet the packets that left after it."""
-
-    def run(behaviour: str, *packets: tuple[str, Any]) -> list[list[Any]]:
-        groups = f"\n{run_driver(behaviour, *packets)}".split("\n\n")[:-1]
-        return [[_read(bytes.fromhex(line)) for line in group.split("\n") if line] for group in groups]
-
-    return run
-
-
-def _read(data: bytes) -> Any:
-    return IP(data) if len(data) >= 40 else data
+def run(driver: Path) -> Run:
+    return lambda behaviour, *packets: drive(driver, behaviour, *packets)[0]
 
 
 def up(data: bytes = b"", sequence: int = 1000, flags: str = "A", port: int = 40_000) -> tuple[str, Any]:
@@ -99,11 +86,12 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
-def test_changed_packets_are_correct_and_counted(run: Run, run_driver: Callable[..., str], behaviour: str) -> None:
+def test_changed_packets_are_correct_and_counted(driver: Path, behaviour: str) -> None:
     text = f"PORT {SHORT_ADDRESS}".encode().ljust(500)
     sent = [up(b"", 999, flags="S"), up(text), up(b"y" * 500, 1500), down(b"z" * 700)]
-    assert run_driver(behaviour, *sent).split("\n")[-2] == str(CHANGED[behaviour])
-    packets = [packet for group in run(behaviour, *sent, ("wait", 10_000_000)) for packet in group]
+    groups, changed = drive(driver, behaviour, *sent, ("wait", 10_000_000))
+    assert changed == CHANGED[behaviour]
+    packets = [packet for group in groups for packet in group]
     assert len(packets) >= 3
     assert all(is_correct(packet) for packet in packets)
 
@@ -143,43 +131,40 @@ def test_sequence_numbers_and_acknowledgments_are_rewritten(run: Run) -> None:
     assert (syn[TCP].seq, syn[TCP].ack) == ((0xFFFF_FFFF + added_up) % (1 << 32), 5000), "a SYN has no acknowledgment"
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "first", "second"),
-    [("split-both", True, True), ("split-first", True, False), ("split-second", False, True)],
-)
-def test_middlebox_splits_segments(run: Run, behaviour: str, first: bool, second: bool) -> None:
+SPLITS = {"split-both": (True, True), "split-first": (True, False), "split-second": (False, True)}
+"""Whether the first and the second part of a segment have the options."""
+
+
+@pytest.mark.parametrize("behaviour", SPLITS)
+def test_middlebox_splits_segments(run: Run, behaviour: str) -> None:
     data = bytes(range(201))
     (a, b), (syn,), (small,) = run(behaviour, up(data, flags="FPA"), up(b"x" * 100, flags="S"), up(b"y"))
     assert payload(a) + payload(b) == data
     assert b[TCP].seq == a[TCP].seq + len(payload(a))
-    assert (MPTCP in kinds(a), MPTCP in kinds(b)) == (first, second)
+    assert (MPTCP in kinds(a), MPTCP in kinds(b)) == SPLITS[behaviour]
     assert all("Timestamp" in kinds(part) for part in (a, b))
     assert (str(a[TCP].flags), str(b[TCP].flags)) == ("A", "FPA")
     assert (payload(syn), payload(small)) == (b"x" * 100, b"y")
 
 
 @pytest.mark.parametrize(
-    ("second", "payloads"),
-    [
-        (up(b"b" * 50, 1100), [b"a" * 100 + b"b" * 50]),
-        (up(b"z", 1300), None),
-        (up(b"z", 1100, port=40_001), None),
-        (down(b"z"), None),
-        (up(b"z", 1100, flags="FA"), None),
-        (up(b"", 1100), None),
-    ],
+    "other",
+    [up(b"z", 1300), up(b"z", 1100, port=40_001), down(b"z"), up(b"z", 1100, flags="FA"), up(b"", 1100)],
+    ids=["gap", "port", "direction", "FIN", "empty"],
 )
-def test_middlebox_coalesces_only_segments_that_follow_each_other(run: Run, second: Any, payloads: Any) -> None:
-    packets = [each for group in run("coalesce", up(b"a" * 100), second, ("wait", 10_000_000)) for each in group]
-    assert [payload(each) for each in packets] == (payloads or [b"a" * 100, payload(second[1])])
-    assert MPTCP in kinds(packets[0])
+def test_middlebox_coalesces_only_segments_that_follow_each_other(run: Run, other: Any) -> None:
+    def coalesced(second: Any) -> list[bytes]:
+        packets = [each for group in run("coalesce", up(b"a" * 100), second, ("wait", 10_000_000)) for each in group]
+        assert MPTCP in kinds(packets[0])
+        return [payload(each) for each in packets]
+
+    assert coalesced(up(b"b" * 50, 1100)) == [b"a" * 100 + b"b" * 50]
+    assert coalesced(other) == [b"a" * 100, payload(other[1])]
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "old", "new"),
-    [("alg-longer", SHORT_ADDRESS, LONG_ADDRESS), ("alg-shorter", LONG_ADDRESS, SHORT_ADDRESS)],
-)
-def test_alg_translates_an_address_and_adapts_later_numbers(run: Run, behaviour: str, old: str, new: str) -> None:
+@pytest.mark.parametrize("behaviour", ["alg-longer", "alg-shorter"])
+def test_alg_translates_an_address_and_adapts_later_numbers(run: Run, behaviour: str) -> None:
+    old, new = (SHORT_ADDRESS, LONG_ADDRESS) if behaviour == "alg-longer" else (LONG_ADDRESS, SHORT_ADDRESS)
     first, grown = f"PORT {old}7,8\r\n".encode(), len(new) - len(old)
     end = 1000 + len(first)
     groups = run(behaviour, up(b"USER x\r\n", 992), up(first), up(b"RETR\r\n", end), up(first),

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from idle_connections import add_addresses, idle_connections
 from proxying import configuration, workers
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.crowds import Timed, add_addresses, crowd, timed_requests, worker_descriptors
+from mptcp_lab.testbed.crowds import Timed, timed_requests, worker_descriptors
 from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
@@ -76,13 +77,13 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
     client = module_testbed["client"]
     # The attacking client gets another address, because the limit applies to each address.
     [attacker] = add_addresses(client, "eth0", [9])
-    with crowd(client, proxy, origin, "slow-headers", 2500, [attacker]) as slow:
+    with idle_connections(client, proxy, origin, "slow-headers", 2500, [attacker]) as slow:
         wait_until(
-            lambda: slow.standing() <= MAX_OPEN + ACCEPTS_PER_TURN,
+            lambda: slow.count_open() <= MAX_OPEN + ACCEPTS_PER_TURN,
             "connections above the limit are closed",
             timeout=300,
         )
-        open_connections = slow.settled(SETTLE_SECONDS)
+        open_connections = slow.final_count(SETTLE_SECONDS)
         assert open_connections >= MAX_OPEN - 1, "Squid closed connections below the limit"
         assert open_descriptors(proxy) < MAX_OPEN + 200
         assert all_are_served(timed_requests(client, proxy, origin, REQUEST_COUNT))
@@ -91,7 +92,9 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
 
 
 def test_requests_of_one_client_above_its_limit_get_429(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    with crowd(module_testbed["client"], proxy, origin, "keep-alives", MAX_OPEN + 200, ["10.77.1.2"]) as idle:
+    with idle_connections(
+        module_testbed["client"], proxy, origin, "keep-alives", MAX_OPEN + 200, ["10.77.1.2"]
+    ) as idle:
         assert abs(idle.statuses["200"] - MAX_SERVED) <= 2
         assert abs(idle.statuses["429"] - (MAX_OPEN - MAX_SERVED)) <= 2
     wait_until_closed(proxy)
@@ -103,13 +106,13 @@ def test_thousands_of_idle_connections_do_not_block_another_client(
     client = module_testbed["client"]
     addresses = add_addresses(client, "eth0", range(10, 24))
     with (
-        crowd(client, proxy, origin, "keep-alives", 5000, addresses[:10]) as idle,
-        crowd(client, proxy, origin, "tunnels", 500, addresses[10:11]) as tunnels,
-        crowd(client, proxy, origin, "slow-headers", 2000, addresses[11:]) as slow,
+        idle_connections(client, proxy, origin, "keep-alives", 5000, addresses[:10]) as idle,
+        idle_connections(client, proxy, origin, "tunnels", 500, addresses[10:11]) as tunnels,
+        idle_connections(client, proxy, origin, "slow-headers", 2000, addresses[11:]) as slow,
     ):
         assert idle.statuses == {"200": 5000}
         assert tunnels.statuses == {"200": 500}
-        assert [each.standing() for each in (idle, tunnels, slow)] == [5000, 500, 2000]
+        assert [each.count_open() for each in (idle, tunnels, slow)] == [5000, 500, 2000]
         assert all_are_served(timed_requests(client, proxy, origin, REQUEST_COUNT))
         print(f"{open_descriptors(proxy)} descriptors, {resident_kilobytes(proxy)} kB")
         assert 8000 <= open_descriptors(proxy) < MAX_DESCRIPTORS
@@ -123,7 +126,7 @@ def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable
     require("squid", "apache2", "gcc")
     origin = start_origin(testbed["origin"], {"file": 1000})
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *LONG_TIMEOUTS, "workers 2"))
-    with crowd(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:
+    with idle_connections(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:
         assert abs(idle.statuses["200"] - 2 * MAX_SERVED) <= 4
         assert abs(idle.statuses["429"] - 2 * (MAX_OPEN - MAX_SERVED)) <= 4
         # worker_descriptors omits the coordinator, which accepts no connections.

@@ -14,7 +14,7 @@ from throttling import ThrottledSite
 from mptcp_common.status_client import ask
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
-    ANSWER,
+    ANSWER_TIMEOUT,
     Origin,
     Throttler,
     start_origin,
@@ -108,7 +108,7 @@ def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site)
 
 def was_lifted(throttler: Throttler) -> bool:
     """Return whether the throttler has lifted a cap since its start."""
-    return "lifted" in {each["kind"] for each in ask(throttler.socket, {"query": "events"}, ANSWER)["events"]}
+    return "lifted" in {each["kind"] for each in ask(throttler.socket, {"query": "events"}, ANSWER_TIMEOUT)["events"]}
 
 
 def test_cap_begins_after_the_volume_and_ends_with_a_reset(site: Site) -> None:

@@ -19,7 +19,7 @@ from throttler_site import Site, clients, connected, listening, running, until
 
 from mptcp_common import status_client
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.services import ANSWER, Throttler, write_throttler_config
+from mptcp_lab.testbed.services import ANSWER_TIMEOUT, Throttler, write_throttler_config
 from mptcp_lab.testbed.topologies import MBIT, paths
 
 pytestmark = pytest.mark.kernel
@@ -67,7 +67,9 @@ class Scene:
         return MIN_RATE < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
 
     def captures(self) -> dict[str, bool]:
-        captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER)["captures"]
+        captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER_TIMEOUT)[
+            "captures"
+        ]
         return captures
 
     def check_ethernet_traffic(self) -> None:

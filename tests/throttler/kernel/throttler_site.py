@@ -18,7 +18,7 @@ from leftovers import assert_nothing_left
 from mptcp_common import status_client
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import (
-    ANSWER,
+    ANSWER_TIMEOUT,
     Throttler,
     program,
     start_throttler,
@@ -216,7 +216,7 @@ def connection(
 
 def read_status(path: Path) -> dict[str, Any]:
     """Return the status of the daemon that listens at *path*. The timeout is longer than that of the commands."""
-    return status_client.ask(path, {"query": "status"}, ANSWER)
+    return status_client.ask(path, {"query": "status"}, ANSWER_TIMEOUT)
 
 
 def both_subflows_known(path: Path) -> bool:

@@ -18,7 +18,7 @@ import test_tunnel_live as live
 from mptcp_common.status_client import ask
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import (
-    ANSWER,
+    ANSWER_TIMEOUT,
     Throttler,
     start_throttler,
     throttler_mounts,
@@ -97,7 +97,7 @@ def flooding(tunnel: live.Site) -> Iterator[None]:
 
 
 def connections(throttler: Throttler) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ask(throttler.socket, {"query": "connections"}, ANSWER)["connections"]
+    found: list[dict[str, Any]] = ask(throttler.socket, {"query": "connections"}, ANSWER_TIMEOUT)["connections"]
     return found
 
 

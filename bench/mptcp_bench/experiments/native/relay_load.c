@@ -168,7 +168,7 @@ static void send_text(int number, const char *text, enum state next)
 {
 	struct connection *connection = &connections[number];
 
-	/* A request is far smaller than an empty send buffer, so that send(2) takes it whole. */
+	/* A request is far smaller than an empty send buffer, so send(2) takes it whole. */
 	if (send(connection->socket, text, strlen(text), MSG_NOSIGNAL) != (ssize_t)strlen(text)) {
 		if (text == request && !connection->awaits_first_answer)
 			closed_between_answers(number);
