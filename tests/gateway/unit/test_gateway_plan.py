@@ -107,7 +107,7 @@ def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]
         chosen = best(ORDER, verdicts, version)
         first = found[chosen].index if chosen is not None else None
         assert device_for(0) == device_for(Mark.BEST) == first
-        assert device_for(Mark.DELIVER) == 1, "lo"
+        assert device_for(Mark.DELIVER) == 1, "delivered packets do not use lo"
         assert device_for(Mark.TUNNEL) == (tunnel if tunnel and version == 4 and parents_answer else first)
         for number, uplink in enumerate(ORDER):
             way = Way(uplink, version)

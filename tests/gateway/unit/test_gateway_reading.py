@@ -291,7 +291,7 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
     assert FIRST not in kernel.existing
     successor = SavedState(file)  # of a daemon that starts after a crash
     assert successor.ensure_endpoints(planned, {FIRST, SECOND}) == []
-    assert kernel.by_address == both, "the endpoints are as before the crash"
+    assert kernel.by_address == both, "the endpoints changed after the crash"
     assert successor.ensure_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
     assert kernel.by_address == original
