@@ -232,7 +232,7 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
         with home.daemon() as daemon:
             assert home.device_to_parent() == "u0"
             assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, (
-                "packets to other hosts keep their route"
+                "packets to another host did not keep their route"
             )
             with home.silent("u0"):
                 with home.new_connection():

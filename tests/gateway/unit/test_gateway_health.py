@@ -73,7 +73,7 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
         list(watch.begin_due_trials(now, VERSIONS))
         answer(watch, way, outcome, now + 4)
         watch.suspect({ACCESS.address, OTHER.address}, now + 4)
-        assert watch.find_dead(now + 4) == [], "no other way has had an answer since then"
+        assert watch.find_dead(now + 4) == [], "a way was considered dead before another had an answer"
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
 
@@ -95,9 +95,9 @@ def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     assert list(watch.begin_due_trials(SUSPECT_SECONDS, VERSIONS)) == [DSL]
     now = SUSPECT_SECONDS + 1
     assert watch.find_dead(now) == []
-    assert list(watch.begin_due_trials(now, VERSIONS)) == [LTE], "the other way is tried at once"
+    assert list(watch.begin_due_trials(now, VERSIONS)) == [LTE], "the other way was not tried at once"
     answer(watch, LTE, GOOD, now + 0.1)
-    assert watch.find_dead(now + 0.1) == [], "the parent may answer the second SYN"
+    assert watch.find_dead(now + 0.1) == [], "the way was considered dead before the parent could answer the second SYN"
     assert watch.find_dead(SUSPECT_SECONDS + MIN_TRIAL_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
@@ -118,7 +118,7 @@ def test_uplinks_stay_good_when_the_parent_returns() -> None:
     assert list(watch.begin_due_trials(return_time, (4,))) == [LTE]
     answer(watch, LTE, GOOD, return_time + 0.1)
     assert watch.find_dead(return_time + 0.1) == []
-    assert list(watch.begin_due_trials(return_time + 0.1, (4,))) == [DSL], "the other uplink is tried at once"
+    assert list(watch.begin_due_trials(return_time + 0.1, (4,))) == [DSL], "the other uplink was not tried at once"
     assert watch.find_dead(return_time + 0.2) == []
     answer(watch, DSL, GOOD, return_time + 0.3)
     assert watch.find_dead(return_time + 10) == []

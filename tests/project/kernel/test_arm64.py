@@ -83,4 +83,5 @@ def test_only_listed_ports_and_parents_become_mptcp_on_arm64(libraries: list[str
         timeout=60,
     )
     assert result.returncode == 0, result.stderr
+    # For each port, in the order of the arguments: the protocol of the listener, and that of its client.
     assert [int(each) for each in result.stdout.split()] == [MPTCP, TCP, TCP, MPTCP, MPTCP, MPTCP]

@@ -44,7 +44,9 @@ def test_kernel_without_mptcp_is_logged_and_tcp_works(
         before = all_workers(proxy)
         proxy.process.signal(signal.SIGHUP)
         wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload is accepted", process=proxy.process)
-        wait_until(lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "new listeners")
+        wait_until(
+            lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "Squid opens new listeners"
+        )
         assert workers(proxy.process) == before
 
         # Each worker logs the line once, for the port that it opens first.

@@ -397,7 +397,7 @@ def test_large_log_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> 
 
     assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
     os.kill(squid(proxy.process), signal.SIGUSR1)
-    wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "new logs")
+    wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "Squid writes new logs")
     fetch(client, origin.url("nothing.bin"), proxy.url())
     wait_until(lambda: "nothing.bin" in log.read_text(), "the next request is in the new log")
     assert FILE not in log.read_text()

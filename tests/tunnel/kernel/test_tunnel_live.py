@@ -493,9 +493,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 site.exchange(20)
                 probes = tap.read(64)
                 stamps = [each.received_at for each in probes]
-                assert stamps == sorted(set(stamps)), (
-                    "the time stamps show when the messages arrived, not when they were read"
-                )
+                assert stamps == sorted(set(stamps)), "the time stamps do not show when the messages arrived"
                 for _, payload, _ in probes:
                     copied += 1
                     for _ in range(3):
