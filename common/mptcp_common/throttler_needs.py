@@ -16,9 +16,11 @@ PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
 NFTABLES = ("libnftables.so.1", "libnftables.so")
 BPF = ("libbpf.so.1",)
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
-WITHOUT_BPF = "caps then begin without pacing, which may stall the other paths, and not with a connection's first byte"
+WITHOUT_BPF = (
+    "caps then begin later than a connection's first byte, and without pacing, which may stall the other paths"
+)
 _MIN_RELEASE_FOR_BPF = (5, 16)
-_DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboot"
+_INSTALL_DEBIAN_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboot"
 HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 KERNEL_FEATURES = (HTB, PFIFO, PACKETS, SOCKETS)
@@ -35,7 +37,7 @@ class MissingFeature(NamedTuple):
 
     what: str
     why: str
-    """The function of the throttler that does not work without it."""
+    """What the throttler uses it for, and whether it can start without it."""
     remedy: str
     """A command that installs or loads it."""
 
@@ -50,7 +52,7 @@ class _Feature(NamedTuple):
     """Debian's packages for the feature."""
     library: Sequence[str] = ()
     """Names of the shared library through which the throttler uses the feature."""
-    works: str = ""
+    working_text: str = ""
     """The doctor's text about a working backend."""
     loaded_file: str = ""
     """A file that exists if the feature's modules are loaded or built in; empty if a test of the feature loads no
@@ -66,7 +68,7 @@ _BACKENDS = {
         "CONFIG_IP_NF_MANGLE, CONFIG_IP6_NF_MANGLE, CONFIG_NETFILTER_XT_SET, CONFIG_NETFILTER_XT_MATCH_LENGTH or "
         "CONFIG_IP_SET_HASH_IPPORTIP",
         "iptables",
-        works="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
+        working_text="legacy mangle table, SET target and hash:ip,port,ip with skbinfo work",
         loaded_file="/proc/net/ip_tables_names",
     ),
     NFTABLES_BACKEND: _Feature(
@@ -76,7 +78,7 @@ _BACKENDS = {
         "CONFIG_NF_TABLES or CONFIG_NF_TABLES_INET",
         "libnftables1",
         NFTABLES,
-        works="nf_tables maps on postrouting work",
+        working_text="nf_tables maps on postrouting work",
     ),
 }
 BACKENDS = tuple(_BACKENDS)
@@ -87,7 +89,7 @@ _FEATURES = {
     HTB: _Feature("HTB", "it limits the rate of capped subflows", "sch_htb", "CONFIG_NET_SCH_HTB"),
     PFIFO: _Feature("pfifo", "it keeps the queue of a cap short", "sch_fifo", "CONFIG_NET_SCH_FIFO"),
     TBF: _Feature("TBF", "it cuts the large segments of capped uploads", "sch_tbf", "CONFIG_NET_SCH_TBF"),
-    IFB: _Feature("IFB", "capped uploads wait on such a device", "ifb", "CONFIG_IFB"),
+    IFB: _Feature("IFB", "capped uploads queue on an IFB device", "ifb", "CONFIG_IFB"),
     PACKETS: _Feature("AF_PACKET", "the throttler detects subflows with packet sockets", "af_packet", "CONFIG_PACKET"),
     SOCKETS: _Feature(
         "NETLINK_SOCK_DIAG",
@@ -114,14 +116,14 @@ def name_of(feature: str) -> str:
     return _FEATURES[feature].name
 
 
-def working_parts(backend: str) -> str:
+def working_text(backend: str) -> str:
     """Return the doctor's text about the working *backend*."""
-    return _FEATURES[backend].works
+    return _FEATURES[backend].working_text
 
 
 def backends_without_modules() -> tuple[str, ...]:
-    """Return the backends whose test loads no kernel module. The daemon itself cannot load modules, but would use a
-    loaded module after its next start."""
+    """Return the backends whose test loads no kernel module. A test that loads a module would change the daemon's next
+    start: the daemon cannot load modules itself, but would then use that backend."""
     return tuple(name for name, each in _BACKENDS.items() if not each.loaded_file or Path(each.loaded_file).exists())
 
 
@@ -140,11 +142,13 @@ def missing_kernel_features(
             continue
         name, purpose, modules, options, packages, *_ = _FEATURES[feature]
         needed = "rules for uploads need it" if feature in UPLOAD_FEATURES else "the throttler cannot start without it"
-        what = f"{name} does not work ({reason}), kernel option {options}"
+        what = f"{name} does not work ({reason}); it needs the kernel option {options}"
         install = f"apt install {packages}; " if packages else ""
         yield (
             feature,
-            MissingFeature(what, f"{purpose}, and {needed}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})"),
+            MissingFeature(
+                what, f"{purpose}, and {needed}", f"{install}modprobe {modules} || ({_INSTALL_DEBIAN_KERNEL})"
+            ),
         )
 
 
@@ -157,15 +161,15 @@ def loads(name: str) -> bool:
     return True
 
 
-def first_loadable(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
+def first_loadable(names: Sequence[str], can_load: Callable[[str], bool]) -> str | None:
     """Return the first of *names* that can be loaded; None if no library can be loaded."""
-    return next((name for name in names if loads(name)), None)
+    return next((name for name in names if can_load(name)), None)
 
 
-def missing_pcap(loads: Callable[[str], bool]) -> MissingFeature | None:
+def missing_pcap(can_load: Callable[[str], bool]) -> MissingFeature | None:
     """Return the description of libpcap if it is missing: the capture needs it, and the throttler does not start
     without it. Otherwise return None."""
-    if first_loadable(PCAP, loads):
+    if first_loadable(PCAP, can_load):
         return None
     return MissingFeature(
         "libpcap cannot be loaded",
@@ -174,10 +178,10 @@ def missing_pcap(loads: Callable[[str], bool]) -> MissingFeature | None:
     )
 
 
-def missing_nftables(loads: Callable[[str], bool]) -> MissingFeature | None:
+def missing_nftables(can_load: Callable[[str], bool]) -> MissingFeature | None:
     """Return the description of libnftables if it is missing, otherwise None. Uploads need it; downloads need it only
     without legacy iptables."""
-    if first_loadable(NFTABLES, loads):
+    if first_loadable(NFTABLES, can_load):
         return None
     return MissingFeature(
         "libnftables cannot be loaded",
@@ -186,10 +190,10 @@ def missing_nftables(loads: Callable[[str], bool]) -> MissingFeature | None:
     )
 
 
-def missing_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> MissingFeature | None:
+def missing_bpf(can_load: Callable[[str], bool], release: str, has_types: bool) -> MissingFeature | None:
     """Return the missing requirement of the throttler's BPF programs; None if nothing is missing. *release*: the
     kernel's release; *has_types*: whether ``KERNEL_TYPES`` exists."""
-    if first_loadable(BPF, loads) is None:
+    if first_loadable(BPF, can_load) is None:
         return MissingFeature(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _MIN_RELEASE_FOR_BPF and has_types:
         return None
@@ -197,7 +201,7 @@ def missing_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> 
     return MissingFeature(
         f"Linux {release} {shortcoming}",
         WITHOUT_BPF,
-        f"{_DEBIANS_KERNEL}   # CONFIG_DEBUG_INFO_BTF=y",
+        f"{_INSTALL_DEBIAN_KERNEL}   # CONFIG_DEBUG_INFO_BTF=y",
     )
 
 

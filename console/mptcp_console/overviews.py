@@ -41,12 +41,12 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
         "time_zone": summary["policy"].get("time_zone"),
         "budgets": fullest(summary.get("budgets", []), MAX_BUDGETS)[:MAX_BUDGETS],
         "budgets_used_up": sum(each["used_up"] for each in summary.get("budget_totals", [])),
-        "budget_totals": _totals(summary)[:MAX_BUDGETS],
+        "budget_totals": _per_client_totals(summary)[:MAX_BUDGETS],
         "refused_reload": (summary.get("reloads") or {}).get("last_refused"),
     }
 
 
-def _totals(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _per_client_totals(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the budgets that have an account per client. Budgets that all clients share are among the accounts."""
     return [each for each in summary.get("budget_totals", []) if each["per"] == "client"]
 

@@ -19,8 +19,8 @@ from mptcp_console.rates import PathKey, path_bytes
 MAX_PATHS: Final = 50
 """Maximum number of reported paths; these are the paths with the most bytes."""
 MAX_GAP: Final = 90.0
-"""If two summaries, or the runs of two throttlers, are at most this many seconds apart, the count is considered
-complete. The saved file may be up to a minute old."""
+"""Maximum seconds between two summaries, or between a throttler's last summary and the start of the next throttler, for
+which no bytes are considered missing. It exceeds a minute, because the saved file may be that old."""
 _MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
 _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
     "day": lambda now: now.replace(**_MIDNIGHT),  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ class _Period:
     begin: float
     since: float
     """The time since which the bytes are counted, seconds since the epoch."""
-    octets: dict[PathKey, int] = field(default_factory=dict)
+    bytes_by_path: dict[PathKey, int] = field(default_factory=dict)
 
 
 class Volumes:
@@ -43,13 +43,13 @@ class Volumes:
         """*saved*: the result of :meth:`serialize`. Raises ValueError for other content."""
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
-        self._before: dict[PathKey, int] = {}
-        self._last: float | None = None
+        self._last_counts: dict[PathKey, int] = {}
+        self._last_time: float | None = None
         if not saved:
             return
         try:
             found = json.loads(saved)
-            self._pid, self._before, self._last = found["pid"], _counts(found["before"]), float(found["last"])
+            self._pid, self._last_counts, self._last_time = found["pid"], _counts(found["before"]), float(found["last"])
             for name in _PERIODS:
                 period = found["periods"][name]
                 self._periods[name] = _Period(float(period["begin"]), float(period["since"]), _counts(period["octets"]))
@@ -61,26 +61,27 @@ class Volumes:
         if not self._periods:
             return b""
         periods = {
-            name: {"begin": each.begin, "since": each.since, "octets": _rows(each.octets)}
+            name: {"begin": each.begin, "since": each.since, "octets": _rows(each.bytes_by_path)}
             for name, each in self._periods.items()
         }
         return json.dumps(
-            {"pid": self._pid, "last": self._last, "before": _rows(self._before), "periods": periods}
+            {"pid": self._pid, "last": self._last_time, "before": _rows(self._last_counts), "periods": periods}
         ).encode()
 
     def update(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         """Return the bytes of each period, as of *summary*."""
-        now, counts, last = float(summary["time"]), path_bytes(summary), self._last
+        now, counts, last = float(summary["time"]), path_bytes(summary), self._last_time
         started = float(summary.get("started") or now)
         is_new = summary.get("pid") != self._pid or (last is not None and started > last + MAX_GAP)
-        before = {} if is_new else self._before
+        before = {} if is_new else self._last_counts
         for name, begin_of in _PERIODS.items():
             begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
             period = self._periods.get(name)
             if period is None or last is None or last < begin:
                 # Bytes since the last summary belong to this period if that summary is recent, or if the throttler
                 # started within the period. Otherwise, it is unknown how many of them belong to it.
-                is_recent = last is not None and min(now, started if is_new else now) - last <= MAX_GAP
+                counted_from = min(now, started) if is_new else now
+                is_recent = last is not None and counted_from - last <= MAX_GAP
                 is_complete = is_new and started >= begin
                 since = begin if is_recent else started if is_complete else now
                 period = self._periods[name] = _Period(begin, since)
@@ -91,8 +92,8 @@ class Volumes:
                 if is_new and started - last > MAX_GAP:
                     period.since = max(period.since, started)
             for key, count in counts.items():
-                period.octets[key] = period.octets.get(key, 0) + max(0, count - before.get(key, 0))
-        self._pid, self._before, self._last = summary.get("pid"), counts, now
+                period.bytes_by_path[key] = period.bytes_by_path.get(key, 0) + max(0, count - before.get(key, 0))
+        self._pid, self._last_counts, self._last_time = summary.get("pid"), counts, now
         return {name: _answer(period) for name, period in self._periods.items()}
 
 
@@ -106,7 +107,7 @@ def _counts(rows: object) -> dict[PathKey, int]:
 
 def _answer(period: _Period) -> dict[str, Any]:
     paths: dict[str | None, dict[str, Any]] = {}
-    for key, count in period.octets.items():
+    for key, count in period.bytes_by_path.items():
         paths.setdefault(key.path, {"path": key.path, "down": 0, "up": 0})[key.direction] = count
     largest = sorted(paths.values(), key=lambda each: -each["down"] - each["up"])[:MAX_PATHS]
     return {"begin": period.begin, "since": period.since, "paths": largest}

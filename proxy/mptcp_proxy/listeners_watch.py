@@ -32,21 +32,21 @@ def required_sockets(listeners: Iterable[Listener], workers: int) -> dict[int, i
 
 
 class ListenersWatch:
-    """Watches one Squid that must listen on *listeners*. *processes*: the number of its processes without the first."""
+    """Watches one Squid that must listen on *listeners*. *child_count*: the number of its child processes."""
 
     def __init__(
         self,
         places: Places,
         role: Role,
         reporter: Reporter,
-        processes: int,
+        child_count: int,
         listeners: Sequence[Listener],
         workers: int,
     ) -> None:
         self._log = places.logs / "cache.log"
         self._role = role
         self._reporter = reporter
-        self._processes = processes
+        self._child_count = child_count
         self._workers = workers
         self._set_listeners(listeners)
         self._judge = ListenJudge(time.monotonic())
@@ -81,7 +81,7 @@ class ListenersWatch:
     def check(self, squid: int) -> str | None:
         """Run the checks that are due. *squid*: PID of Squid's first process. When a start or reload has ended, return
         why Squid does not listen on all ports, or an empty string if it does; otherwise None. If ss fails, a start or
-        reload ends when its maximum time has passed."""
+        reload is considered ended after its maximum time."""
         now = time.monotonic()
         child_pids = children(squid)
         if now >= self._next_process_check:
@@ -91,11 +91,11 @@ class ListenersWatch:
             return None
         state = self._current_state({squid, *child_pids})
         if state is None:
-            if not self._judge.process_unknown(now):
+            if not self._judge.observe_unknown(now):
                 return None
             self._reporter.report_unknown_listeners()
             return NO_SOCKET_LIST
-        if not self._judge.process(state, self._has_all_processes(child_pids), now):
+        if not self._judge.observe(state, self._has_all_processes(child_pids), now):
             return None
         self._log_changes(state)
         return "; ".join(self._missing_listeners(state))
@@ -115,7 +115,7 @@ class ListenersWatch:
         return self._judge.must_restart(self._has_all_processes(children(squid)), time.monotonic())
 
     def _has_all_processes(self, child_pids: Collection[int]) -> bool:
-        return len(child_pids) >= self._processes
+        return len(child_pids) >= self._child_count
 
     def _current_state(self, pids: set[int]) -> ListenState | None:
         """Return the state of the processes *pids*; None if ss fails."""
@@ -139,7 +139,8 @@ class ListenersWatch:
         # A relay may listen over plain TCP, because its clients have only one path to it (conf/relay-squid.conf).
         for port in state.plain_tcp if self._role is Role.PROXY else ():
             text = (
-                f"port {port} takes plain TCP, not Multipath TCP: clients have only one path; see: mptcp-proxy doctor"
+                f"port {port} accepts only plain TCP, not Multipath TCP, so clients can use only one path; "
+                "run mptcp-proxy doctor"
             )
             lines[text] = WARNING
         for text, priority in lines.items():
@@ -155,11 +156,13 @@ class ListenersWatch:
 
     def _check_processes(self, child_pids: Iterable[int]) -> None:
         run_times = {pid: run_time for pid in child_pids if (run_time := run_nanoseconds(pid)) is not None}
-        stuck = sorted(self._stuck_processes.process(run_times))
+        stuck = sorted(self._stuck_processes.observe(run_times))
         names = ", ".join(f"{_name(pid)} (process {pid})" for pid in stuck)
-        problem = f"Squid's {names} does not run at all: clients that the kernel assigns to it wait" if stuck else ""
+        problem = (
+            f"these processes of Squid hang, and clients that the kernel assigns to them wait: {names}" if stuck else ""
+        )
         if self._reporter.set_problem("processes", problem) and problem:
-            say(f"{problem}; kill -KILL {' '.join(map(str, stuck))} makes Squid restart it", WARNING)
+            say(f"{problem}; kill -KILL {' '.join(map(str, stuck))} makes Squid restart them", WARNING)
 
 
 def _name(pid: int) -> str:

@@ -102,7 +102,7 @@ class ListenJudge:
         self._problem_since, self._changing_until = now, now + CHANGE_SECONDS
         self._reloading_until = self._changing_until
 
-    def process(self, state: ListenState, has_all_processes: bool, now: float) -> bool:
+    def observe(self, state: ListenState, has_all_processes: bool, now: float) -> bool:
         """Process the current *state*, and return whether to report it. *has_all_processes*: whether no process of
         Squid is missing."""
         if state.listens:
@@ -123,7 +123,7 @@ class ListenJudge:
         self._reported = state
         return True
 
-    def process_unknown(self, now: float) -> bool:
+    def observe_unknown(self, now: float) -> bool:
         """Record that the listeners are unknown, because ss failed. Return whether the maximum time of a start or
         reload has passed. The time without listeners starts again, because a failure of ss must not end a healthy
         Squid."""
@@ -156,7 +156,7 @@ class StuckProcesses:
         self._run_times: dict[int, tuple[int, int]] = {}
         """For each process, its total run time in nanoseconds, and the number of checks that have found this value."""
 
-    def process(self, run_times: Mapping[int, int]) -> frozenset[int]:
+    def observe(self, run_times: Mapping[int, int]) -> frozenset[int]:
         """Process the total run time of each process, in nanoseconds. Return the stuck processes."""
         before = self._run_times
         self._run_times = {

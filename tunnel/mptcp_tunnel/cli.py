@@ -114,7 +114,7 @@ def _status(options: argparse.Namespace) -> int:
                 f"delay +{path['delay_ms']:.1f} ms, queue {path['queue_ms']:.1f} ms, "
                 f"{path['packets_sent']} packets sent, {path['packets_received']} received"
                 + (f", loss {100 * path['loss']:.1f} %" if path["loss"] is not None else "")
-                + (f", mtu {path['mtu']}" if path["mtu"] else "")
+                + (f", MTU {path['mtu']}" if path["mtu"] else "")
             )
     return DONE
 

@@ -35,10 +35,11 @@ class Ends(NamedTuple):
 
 
 class Mode(enum.IntEnum):
-    """How to choose a path for a packet: ``enum mode`` of ``kernel/programs/tunnel.h``."""
+    """How a path is chosen for a packet; the values are those of ``enum mode`` in ``kernel/programs/tunnel.h``."""
 
     SPILL = 0
-    """The path on which the packet arrives first; a path's additional delay counts up to a limit."""
+    """The path on which the packet would arrive first. Of a path's additional delay, at most ``Split.spill`` is
+    counted."""
     ORDER = 1
     """The first path whose queue is short."""
     WEIGHTS = 2
@@ -53,10 +54,11 @@ class Split:
 
     mode: Mode = Mode.SPILL
     spill: int = 10_000_000
-    """Nanoseconds. For SPILL: the limit up to which a longer path's delay counts; for ORDER: the maximum queue."""
+    """Nanoseconds. For SPILL: the maximum additional delay of a path that is counted. For ORDER: the queue above which
+    the next path is used."""
     spill_share: float = 0.0
-    """For SPILL: if this share of the greatest difference between the paths' delays exceeds ``spill``, it is the
-    limit."""
+    """For SPILL: the daemon uses this share of the greatest difference between the paths' delays instead of
+    ``spill``, if the share is greater."""
     weights: tuple[int, ...] = ()
     """Weights for WEIGHTS, by path; a path without a weight has 1."""
     queue: int = 30_000_000
@@ -75,6 +77,7 @@ class PathState(NamedTuple):
     """The state of a path for the splitter."""
 
     outside: Ends
+    """Ends of the UDP flow on this path, outside the tunnel."""
     interface: int
     """Index of the uplink."""
     next_hop: Address
@@ -83,7 +86,7 @@ class PathState(NamedTuple):
     rate: float = 10e6
     """Bits/s."""
     delay: int = 0
-    """Delay in excess of the path with the smallest delay, nanoseconds."""
+    """Delay beyond that of the path with the smallest delay, nanoseconds."""
     queue: int = 0
     """Nanoseconds that the last probe waited on the path."""
     class_id: int = 0

@@ -100,8 +100,8 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     since = summary["started"]
     yield gauge("mptcp_throttler_start_time_seconds", "When it started.", since)
     text = "When the policy came into force."
-    named: dict[Labels, float] = {(policy_name(summary),): float(policy["since"])}
-    yield gauges("mptcp_throttler_policy_start_time_seconds", text, ("policy",), named)
+    policy_starts: dict[Labels, float] = {(policy_name(summary),): float(policy["since"])}
+    yield gauges("mptcp_throttler_policy_start_time_seconds", text, ("policy",), policy_starts)
     yield gauge("mptcp_throttler_policy_rules", "Rules of the policy.", len(policy["rules"]))
     yield counter("mptcp_throttler_reloads_accepted_total", "Reloads accepted.", reloads["accepted"])
     yield counter("mptcp_throttler_reloads_refused_total", "Reloads refused.", reloads["refused"])
@@ -109,10 +109,10 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
     failing = float(summary.get("ledger_error") is not None)  # .get, because an older throttler lacks it
     yield gauge("mptcp_throttler_ledger_failing", "1 while the ledger cannot be written.", failing)
-    captures: dict[Labels, float] = {(name,): float(works) for name, works in summary.get("captures", {}).items()}
+    captures: dict[Labels, float] = {(name,): float(is_open) for name, is_open in summary.get("captures", {}).items()}
     text = "1 while the throttler captures on the interface."
     yield gauges("mptcp_throttler_capturing", text, ("interface",), captures)
-    programs: dict[Labels, float] = {(name,): float(works) for name, works in summary.get("bpf", {}).items()}
+    programs: dict[Labels, float] = {(name,): float(is_working) for name, is_working in summary.get("bpf", {}).items()}
     text = "1 if the BPF program works."
     yield gauges("mptcp_throttler_bpf", text, ("program",), programs)
     text = "Longest delay of the event loop"
@@ -127,24 +127,24 @@ def _traffic(summary: Answer) -> Iterator[Metric]:
     number = len({each["tunnel"] for each in tunnels})
     yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", number)
     text = "Bytes of IP packets by tunnel path."
-    carried = sums(
+    tunnel_bytes = sums(
         ((each["tunnel"], each["path"], direction), each[key])
         for each in tunnels
         for direction, key in (("down", "bytes_sent"), ("up", "bytes_received"))
     )
-    yield counters("mptcp_throttler_tunnel_bytes_total", text, ("tunnel", "path", "direction"), carried)
+    yield counters("mptcp_throttler_tunnel_bytes_total", text, ("tunnel", "path", "direction"), tunnel_bytes)
     yield gauge("mptcp_throttler_clients", "Client addresses.", summary["clients"])
     yield gauge("mptcp_throttler_subflows", "Active subflows.", summary["subflows"]["active"])
     paths = summary["paths"]
     subflows = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
     yield gauges("mptcp_throttler_path_subflows", "Subflows by path.", ("path",), subflows)
     text = "Payload by path."
-    carried = sums(
+    path_bytes = sums(
         ((each["path"] or ABSENT, direction), each[key])
         for each in paths
         for direction, key in (("down", "bytes_sent"), ("up", "bytes_received"))
     )
-    yield counters("mptcp_throttler_path_bytes_total", text, ("path", "direction"), carried)
+    yield counters("mptcp_throttler_path_bytes_total", text, ("path", "direction"), path_bytes)
 
 
 def _caps(summary: Answer) -> Iterator[Metric]:
@@ -166,8 +166,8 @@ def _caps(summary: Answer) -> Iterator[Metric]:
         name = f"mptcp_throttler_cap_{key}_bytes_per_second"
         yield gauges(name, f"{text}, headers included.", _CAP, rates)
     text = "Payload under each cap."
-    carried = sums((labels, each["bytes"]) for labels, each in caps)
-    yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, carried)
+    cap_bytes = sums((labels, each["bytes"]) for labels, each in caps)
+    yield counters("mptcp_throttler_cap_bytes_total", text, _CAP, cap_bytes)
     counts = summary.get("class_counts")  # .get, because an older throttler lacks it
     listed = sums(((each["direction"],), 1.0) for each in summary["classes"])
     classes: dict[Labels, float] = (

@@ -30,7 +30,7 @@ from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
-from .lists import CopiedList, WithLists, replace_names, space_problems, with_copies
+from .lists import CopiedConfiguration, CopiedList, copy_lists, replace_names, space_problems
 from .parents import Parent, parent_problems, parents
 from .sandbox import unit_problems
 from .source import (
@@ -112,7 +112,7 @@ def check(
     places = Places(service_name)
     if not lines:
         return Checked((), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),))
-    with_lists = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
+    with_lists = copy_lists(lines, service_name, places.lists, (str(places.own_addresses),))
     all_directives = list(all_statements(with_lists.lines, service_name))
     directives = list(statements(with_lists.lines, service_name))
     found = tuple(listeners(directives))
@@ -142,7 +142,7 @@ def check(
             without = _without_commands(adapted.lines, all_directives)
             in_time = _before_deadline(MAX_SEARCH_SECONDS)
             problems.extend(complaints(without, service_name, parse, allow_open=allow_open, in_time=in_time))
-    problems = _with_names_of_lists(problems, with_lists, trial)
+    problems = _with_original_names(problems, with_lists, trial)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
     checked_lines = without_workers(adapted.lines, all_directives)
     return Checked(
@@ -161,11 +161,13 @@ def check_or_problem(
         return Checked((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
 
 
-def _with_names_of_lists(problems: Iterable[Problem], with_lists: WithLists, trial: Mapping[str, str]) -> list[Problem]:
+def _with_original_names(
+    problems: Iterable[Problem], with_lists: CopiedConfiguration, trial: Mapping[str, str]
+) -> list[Problem]:
     """Return *problems* with the names of the operator's lists instead of the temporary files and the copies."""
     copies = {trial_path: copy for copy, trial_path in trial.items()}
     return [
-        with_lists.with_names(
+        with_lists.with_original_names(
             replace(each, text=replace_names(each.text, copies), file=replace_names(each.file, copies))
         )
         for each in problems

@@ -111,14 +111,14 @@ def listener_problems(
             if listener.overlaps(earlier) and not may_differ:
                 # With several workers, different hosts work. Equal hosts are a mistake with any number of workers.
                 both_given = bool(listener.host and earlier.host)
-                works = several_workers and both_given and not _same_host(listener.host, earlier.host)
+                is_possible = several_workers and both_given and not _same_host(listener.host, earlier.host)
                 yield Problem(
                     f"{listener.statement.directive} {listener}: the port is already taken by"
                     f" {earlier.statement.directive} {earlier} in line {earlier.statement.number}"
-                    f"{'; this works only with several workers' if works else ''}",
+                    f"{'; this works only with several workers' if is_possible else ''}",
                     *place,
                     allowed="each address and port once",
-                    warning=works,
+                    warning=is_possible,
                 )
                 break
         checked.append(listener)

@@ -9,7 +9,7 @@ double, names a file up to the next mark. Squid also reads files in other ways, 
 are refused:
 
 * a file instead of the names of lists (``http_access allow "FILE"``, ``acl NAME any-of "FILE"``);
-* a file for a type with one value: the rest of the file becomes the values of the next list, instead of its own;
+* a file for a type that takes one value: Squid would use the rest of the file instead of the next file's values;
 * ``parameters("FILE")``, which directives with quoted values accept;
 * ``configuration_includes_quoted_values on``, which changes the meaning of a quotation mark.
 """
@@ -33,10 +33,12 @@ from .source import PhysicalLine, Statement, replace_statement, statements
 _QUOTES = "\"'"
 _LIST = re.compile(r"""(["'])(?P<name>[^"'\\]+)\1""")
 _PARAMETERS = re.compile(r"""(?:\w+=)?parameters\(""")
-_RULES = re.compile(r"\w+_access|follow_x_forwarded_for|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump")
+_ACCESS_DIRECTIVES = re.compile(
+    r"\w+_access|follow_x_forwarded_for|cache|(?:always|never)_direct|tcp_outgoing_\w+|ssl_bump"
+)
 _SINGLE_VALUE_TYPES = frozenset(("random", "max_user_ip", "connections_encrypted"))
 """Types for which Squid reads only one value (tested with 5.7)."""
-_IN_PLACE = 'the values themselves, or a list of an acl: acl NAME TYPE "FILE"'
+_ALLOWED_VALUES = 'the values themselves, or a list of an acl: acl NAME TYPE "FILE"'
 _MAX_NAME_LENGTH = 64
 """Maximum number of characters of the list's name in the name of its copy."""
 
@@ -53,7 +55,7 @@ class CopiedList:
 
 
 @dataclass(frozen=True, slots=True)
-class WithLists:
+class CopiedConfiguration:
     """A configuration that names the copies instead of the lists."""
 
     lines: tuple[PhysicalLine, ...]
@@ -71,7 +73,7 @@ class WithLists:
             trial_paths[str(each.copy)] = str(path)
         return trial_paths
 
-    def with_names(self, problem: Problem) -> Problem:
+    def with_original_names(self, problem: Problem) -> Problem:
         """Return *problem* with the names of the operator's lists instead of the copies."""
         names = {str(each.copy): each.name for each in self.lists}
         return replace(
@@ -90,9 +92,9 @@ def space_problems(lists: Sequence[CopiedList], directory: Path) -> Iterator[Pro
     size = sum(len(each.content or b"") for each in lists if not each.copy.exists())
     if size > free:
         yield Problem(
-            f"lists in files: their copies for Squid have {approximate_size(size)}, and {existing} has only "
-            f"{approximate_size(free)} free",
-            allowed="shorter lists, or more space there",
+            f"Squid's copies of the lists need {approximate_size(size)}, but only {approximate_size(free)} is free on "
+            f"{existing}",
+            allowed="shorter lists, or more free space",
         )
 
 
@@ -103,9 +105,9 @@ def replace_names(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def with_copies(
+def copy_lists(
     lines: Sequence[PhysicalLine], service_name: str, directory: Path, own_files: Collection[str]
-) -> WithLists:
+) -> CopiedConfiguration:
     """Read the lists that *lines* name, and replace their names by the names of copies in *directory*. This function
     does not write the copies. *own_files*: names of files that are not copied, because only this program writes
     them."""
@@ -125,7 +127,9 @@ def with_copies(
             if word[0] not in _QUOTES or name in own_files:
                 continue
             if match is None:
-                problems.append(_problem(statement, f"{word}: not a name in quotation marks, without blanks"))
+                problems.append(
+                    _problem(statement, f"{word}: write the file's name in quotation marks, without blanks")
+                )
                 continue
             if name not in found:
                 try:
@@ -139,7 +143,7 @@ def with_copies(
             text = _replace_word(text, word, f'"{found[name].copy}"')
         if text != statement.text:
             replace_statement(changed, statement, text)
-    return WithLists(tuple(changed), tuple(found.values()), tuple(problems))
+    return CopiedConfiguration(tuple(changed), tuple(found.values()), tuple(problems))
 
 
 def _replace_word(text: str, word: str, new_word: str) -> str:
@@ -147,7 +151,7 @@ def _replace_word(text: str, word: str, new_word: str) -> str:
 
 
 def _read(name: str, directory: Path) -> CopiedList:
-    """Read one list. Raises ValueError if it is not a regular file, whose content may never end."""
+    """Read one list. Raises ValueError if it is not a regular file, because reading a pipe may never end."""
     content: bytes | None = None
     with suppress(OSError):
         # Open the file without blocking, because it may be a pipe without a writer.
@@ -156,7 +160,7 @@ def _read(name: str, directory: Path) -> CopiedList:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode) and name != os.devnull:
                 raise ValueError("not a regular file")
             content = file.read()
-    # The hash includes the name, so that lists with the same content have different names in Squid's remarks.
+    # The hash includes the name, so that lists with the same content have different names in Squid's messages.
     digest = hashlib.sha256(os.fsencode(name) + b"\0" + (content or b"")).hexdigest()[:16]
     readable = re.sub(r"[^A-Za-z0-9._-]", "_", Path(name).name)[-_MAX_NAME_LENGTH:]
     return CopiedList(name, directory / f"{digest}-{readable}", content)
@@ -167,15 +171,17 @@ def _unhandled_files(statement: Statement) -> Iterator[Problem]:
     words = statement.words
     if not words:
         return
-    names_lists = _RULES.fullmatch(words[0]) or (words[0] == "acl" and words[2:3] in (("any-of",), ("all-of",)))
+    names_lists = _ACCESS_DIRECTIVES.fullmatch(words[0]) or (
+        words[0] == "acl" and words[2:3] in (("any-of",), ("all-of",))
+    )
     if words[:1] == ("configuration_includes_quoted_values",) and words[1:] != ("off",):
-        yield _problem(statement, "Squid would read lists in files in another way than this check", "off")
+        yield _problem(statement, "Squid would read files of lists differently from this check", "off")
     elif any(_PARAMETERS.match(word) for word in words[1:]):
-        yield _problem(statement, "the file of parameters(...) is not checked", _IN_PLACE)
+        yield _problem(statement, "the file of parameters(...) is not checked", _ALLOWED_VALUES)
     elif names_lists and any(word[0] in _QUOTES for word in words[2:]):
         yield _problem(statement, "names of lists from a file are not checked", "the names themselves")
     elif words[0] == "acl" and set(words[2:3]) & _SINGLE_VALUE_TYPES and any(word[0] in _QUOTES for word in words[3:]):
-        why = f"Squid reads one value for {words[2]}, and the rest of the file as values of the next list"
+        why = f"Squid reads only one value for {words[2]}, and takes the rest of the file as values of the next list"
         yield _problem(statement, why, "the value itself")
 
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds files that Squid cannot read, and directories to which it cannot write, when systemd's unit starts it.
 
-If a user starts Squid, it can read lists below /root and write its logs anywhere. In the unit, the same configuration
-fails, and systemd does not restart it. So ``mptcp-proxy check`` warns about this, but only for the configuration file
-and the service name of the unit, and only if systemd knows the unit, because tests and demos use other files. The check
-gets the unit's properties from systemd, which include drop-ins.
+If root starts Squid from a shell, it can read files below /root and write logs anywhere. In the unit, the same
+configuration fails, and systemd does not restart it. So ``mptcp-proxy check`` warns about this, but only for the
+configuration file and the service name of the unit, and only if systemd knows the unit, because tests and demos use
+other files. The check gets the unit's properties from systemd, which include drop-ins.
 
 Rules (systemd.exec(5); src/core/namespace.c):
 
@@ -39,7 +39,7 @@ from .source import Included, PhysicalLine, Statement, statements
 _HOMES = ("/home", "/root", "/run/user")
 _TEMPORARY = ("/tmp", "/var/tmp")
 _KERNEL_DIRECTORIES = ("/dev", "/proc", "/sys")
-_OWN_DIRECTORIES = {
+_SERVICE_DIRECTORIES = {
     "RuntimeDirectory": "/run",
     "StateDirectory": "/var/lib",
     "CacheDirectory": "/var/cache",
@@ -53,7 +53,7 @@ PROPERTIES = (
     "BindReadOnlyPaths",
     "BindPaths",
     "ReadWritePaths",
-    *_OWN_DIRECTORIES,
+    *_SERVICE_DIRECTORIES,
 )
 _READ_DIRECTIVES = re.compile(
     r"""https?_port | cache_peer | tls_outgoing_options | sslcrtd_program | auth_param | external_acl_type
@@ -67,12 +67,12 @@ _FILE_NAME = re.compile(r"""(?:[^/"']*[=:])?["']?(?P<name>/(?!/)[^"']*)["']?""")
 _WRITE_DIRECTIVES = re.compile(
     r"access_log|icap_log|tls_key_log|cache_log|cache_store_log|cache_swap_state|pid_filename"
 )
-_MODULE = re.compile(r"(?:stdio|daemon):")
+_LOG_MODULE = re.compile(r"(?:stdio|daemon):")
 
 
 class _Access(enum.Enum):
     HIDDEN = enum.auto()
-    OWN = enum.auto()
+    PRIVATE = enum.auto()
     """The unit has its own directory of this name instead of the host's."""
     READ_ONLY = enum.auto()
     WRITABLE = enum.auto()
@@ -90,7 +90,7 @@ class _File(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The access of a unit to directories."""
+    """Which directories a unit can see, and to which it can write."""
 
     unit: str
     places: Mapping[Path, _Access]
@@ -98,7 +98,7 @@ class Sandbox:
     """The directories that the unit explicitly makes writable."""
 
     @classmethod
-    def of(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
+    def from_properties(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
         """Return the sandbox of a unit with these *properties*, as systemctl prints them."""
 
         def paths_in(name: str) -> list[str]:
@@ -109,19 +109,19 @@ class Sandbox:
             return [each.split(":")[1 if ":" in each else 0] for each in paths_in(name)]
 
         strict = properties.get("ProtectSystem") == "strict"
-        homes = {"yes": _Access.HIDDEN, "tmpfs": _Access.OWN, "read-only": _Access.READ_ONLY}
-        at_home = homes.get(properties.get("ProtectHome", ""), _Access.WRITABLE)
-        own_places = [each.split(":")[0] for each in paths_in("TemporaryFileSystem")]
+        homes = {"yes": _Access.HIDDEN, "tmpfs": _Access.PRIVATE, "read-only": _Access.READ_ONLY}
+        access_to_homes = homes.get(properties.get("ProtectHome", ""), _Access.WRITABLE)
+        private_places = [each.split(":")[0] for each in paths_in("TemporaryFileSystem")]
         if properties.get("PrivateTmp", "no") != "no":
-            own_places.extend(_TEMPORARY)
+            private_places.extend(_TEMPORARY)
         writable_paths = paths_in("ReadWritePaths")
-        for directory, parent in _OWN_DIRECTORIES.items():
+        for directory, parent in _SERVICE_DIRECTORIES.items():
             writable_paths.extend(os.path.join(parent, each.split(":")[0]) for each in paths_in(directory))
-        found = {
+        access_by_name = {
             "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
             **dict.fromkeys(_KERNEL_DIRECTORIES, _Access.WRITABLE),
-            **dict.fromkeys(_HOMES, at_home),
-            **dict.fromkeys(own_places, _Access.OWN),
+            **dict.fromkeys(_HOMES, access_to_homes),
+            **dict.fromkeys(private_places, _Access.PRIVATE),
             **dict.fromkeys(bind_targets("BindReadOnlyPaths"), _Access.READ_ONLY),
             **dict.fromkeys(bind_targets("BindPaths"), _Access.WRITABLE),
             **dict.fromkeys(writable_paths, _Access.WRITABLE),
@@ -131,7 +131,7 @@ class Sandbox:
             for each in writable_paths
             if not any(other != each and _is_below(each, other) for other in writable_paths)
         ]
-        places = {Path(os.path.realpath(each)): access for each, access in found.items()}
+        places = {Path(os.path.realpath(each)): access for each, access in access_by_name.items()}
         return cls(unit, places, tuple(dict.fromkeys(outermost)))
 
     def problem(self, file: _File) -> Problem | None:
@@ -140,12 +140,14 @@ class Sandbox:
         real_name = os.path.realpath(name)
         # Both a symbolic link and its target must be visible.
         candidates = [self._innermost(Path(each)) for each in (name, real_name)]
-        place, access = next((each for each in candidates if each[1] in (_Access.HIDDEN, _Access.OWN)), candidates[-1])
+        place, access = next(
+            (each for each in candidates if each[1] in (_Access.HIDDEN, _Access.PRIVATE)), candidates[-1]
+        )
         link = f" ({file.name} is {real_name})" if real_name != file.name else ""
         edit = f"in a drop-in of the unit (systemctl edit {self.unit.removesuffix('.service')})"
         if access is _Access.HIDDEN:
             why, drop_in = f"does not see the content of {place}", "ProtectHome=read-only"
-        elif access is _Access.OWN:
+        elif access is _Access.PRIVATE:
             consequence = (
                 "which no other program sees and which is removed when the unit stops"
                 if file.written
@@ -158,7 +160,7 @@ class Sandbox:
             return None
         allowed = f"a directory that the unit sees, such as {CONFIGURATIONS}; or {drop_in} {edit}"
         if file.written:
-            allowed = f"below {', '.join(self.writable) or 'a directory to which the unit may write'}"
+            allowed = f"a path below {', '.join(self.writable) or 'a directory to which the unit may write'}"
             if access is _Access.READ_ONLY:
                 allowed += f"; or {drop_in} {edit}"
         return Problem(f"{file.description}: {self.unit} {why}{link}", file.file, file.number, allowed, warning=True)
@@ -179,7 +181,7 @@ def unit_problems(
     is_installed = os.path.realpath(path) == os.path.realpath(role.installed_file)
     if service_name != role.service_name or not is_installed:
         return
-    sandbox = Sandbox.of(role.unit, properties_of_unit(role.unit, PROPERTIES))
+    sandbox = Sandbox.from_properties(role.unit, properties_of_unit(role.unit, PROPERTIES))
     files = [_File(str(role.installed_file), "the configuration itself", str(path), None)]
     files.extend(_File(each.name, f"include {each.name}", each.file, each.number) for each in includes)
     files.extend(file for each in statements(lines, service_name) for file in _files(each))
@@ -199,7 +201,7 @@ def _files(statement: Statement) -> Iterator[_File]:
         case ("cache_dir", _, name, *_) if name.startswith("/"):
             yield _File(name, " ".join(words[:3]), *at, written=True)
         case (directive, value, *_) if _WRITE_DIRECTIVES.fullmatch(directive):
-            name = _MODULE.sub("", value, count=1)
+            name = _LOG_MODULE.sub("", value, count=1)
             if name.startswith("/"):
                 yield _File(name, f"{directive} {value}", *at, written=True)
         case (directive, *values) if _READ_DIRECTIVES.fullmatch(directive):

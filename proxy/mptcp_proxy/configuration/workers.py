@@ -42,7 +42,7 @@ class Workers:
 
     @property
     def processes(self) -> int:
-        """Number of Squid's processes without the first: the workers, and with several workers a coordinator."""
+        """Number of Squid's child processes: the workers, and with several workers a coordinator."""
         return self.count + (self.count > 1)
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ def shared_memory_problems(directives: Sequence[Statement], shared_memory: int) 
             f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
             statement.file,
             statement.number,
-            allowed=f"{smaller_cache}workers 1, or more space there",
+            allowed=f"{smaller_cache}workers 1, or more free space",
             warning=True,
         )
 

@@ -19,7 +19,7 @@ from mptcp_common.throttler_needs import (
     UPLOAD_FEATURES,
     missing_kernel_features,
     name_of,
-    working_parts,
+    working_text,
 )
 
 from ..places import Role
@@ -69,7 +69,7 @@ def netfilter(results: Results) -> Iterator[Finding]:
         others = [each for each in BACKENDS if each != backend]
         if (missing_feature := missing_features.get(backend)) is None:
             if backend in results:
-                yield ok(backend, working_parts(backend))
+                yield ok(backend, working_text(backend))
         elif missing_features.keys() >= set(others):
             why = f"{', '.join(others)} does not work either, so no packet finds its class, and nothing is throttled"
             yield fail(backend, missing_feature.what, why, missing_feature.remedy)

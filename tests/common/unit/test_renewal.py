@@ -119,7 +119,7 @@ def test_invalid_server_name_of_a_client_prints_nothing(served_pair: Pair, capfd
     to_server.write(sent.read().replace(b"proxy.lan", b"pr\xff\xe9y.lan"))
     with pytest.raises(ssl.SSLWantReadError):
         server.context.wrap_bio(to_server, to_client, server_side=True).do_handshake()
-    assert to_client.pending > 100, "the server's hello"
+    assert to_client.pending > 100, "the server sent no hello"
     assert capfd.readouterr().err == ""
 
 

@@ -56,16 +56,16 @@ STATUS_GROUP = 54321
 ROUNDS = 5
 ATTEMPTS = 3
 PROMISED_SECONDS = 1.0
-"""Seconds within which the console must show a cap, and between its queries while a browser watches.
+"""Maximum seconds until the console shows a cap, and between two of its queries while a browser watches.
 
-A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
-the interval that the console uses when no browser watches.
+On a busy machine, the measured times are divided by ``slowness``. The maximum is shorter than the interval at which the
+console queries when no browser watches.
 """
-PROGRESS_BYTES = 100_000
+MIN_PROGRESS_BYTES = 100_000
 """Bytes received over a path that show that a download continues."""
 BYTES_DURING_HANG = 2_500_000
 """Bytes received over the capped path while the console hangs. They take four seconds or more."""
-LAG_SECONDS = 2.0
+MAX_ADDED_DELAY_SECONDS = 2.0
 """Maximum delay of the throttler because of a hanging console, in seconds. The console hangs longer.
 
 Pauses of the machine itself do not count.
@@ -156,20 +156,22 @@ def test_page_shows_a_cap_within_a_second(site: Site) -> None:
 
 
 def run_round(site: Site, answers: list[StreamedAnswer]) -> Round:
-    """Set a cap and remove it again."""
+    """Set a cap, remove it, and return the measured durations."""
     before = processors.read()
     start = time.time()
-    answer = seconds_of_an_answer(site)
+    answer_seconds = seconds_of_an_answer(site)
     site.reload(CAPPED)
     shown_at = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
     applied = site.browser.until(partial(applied_after, site, start), "the throttler reports the cap")
-    after = site.browser.until(partial(first_answer_after, answers, applied), "the console queries again")
-    slower = slowness(processors.usage(before, processors.read()).waiting)
-    assert after.is_capped, "the rules in force at the throttler's answer are missing"
-    last = max(each.time for each in answers if each.time <= applied)
+    first_after = site.browser.until(partial(first_answer_after, answers, applied), "the console queries again")
+    slowness_factor = slowness(processors.usage(before, processors.read()).waiting)
+    assert first_after.is_capped, "the first answer after the cap was applied does not show it"
+    last_before = max(each.time for each in answers if each.time <= applied)
     site.reload(UNCAPPED)
     site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown")
-    return Round((shown_at - applied) / slower, (after.time - last - answer) / slower)
+    return Round(
+        (shown_at - applied) / slowness_factor, (first_after.time - last_before - answer_seconds) / slowness_factor
+    )
 
 
 class StreamedAnswer(NamedTuple):
@@ -267,7 +269,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     wait_until(lambda: counts() == (1, 0), "no client uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
-    assert client["bytes_sent"] > PROGRESS_BYTES
+    assert client["bytes_sent"] > MIN_PROGRESS_BYTES
     with site.testbed["client"].running(site.plain, name="plain"):
         wait_until(lambda: counts() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
@@ -336,15 +338,15 @@ def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
 
 def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site) -> None:
     site.reload(CAPPED)
-    wait_until(lambda: capped_subflows(site) == 1, "the cap", timeout=60)
+    wait_until(lambda: capped_subflows(site) == 1, "one subflow is capped", timeout=60)
     before = loop_delays(site)
     with record_stalls() as stalls:
-        carried = received_bytes(site)
+        received = received_bytes(site)
         site.console.process.send_signal(signal.SIGSTOP)
         try:
-            wait_until_download_continues(site, carried)
+            wait_until_download_continues(site, received)
             wait_until(
-                lambda: has_received_while_capped(site, carried["eth0"] + BYTES_DURING_HANG),
+                lambda: has_received_while_capped(site, received["eth0"] + BYTES_DURING_HANG),
                 "the capped path receives data",
                 timeout=300,
             )
@@ -352,9 +354,9 @@ def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site
             site.console.process.send_signal(signal.SIGCONT)
         site.console.process.kill()
         site.console.process.wait(60)
-        carried = received_bytes(site)
+        received = received_bytes(site)
         assert capped_subflows(site) == 1
-        wait_until_download_continues(site, carried)
+        wait_until_download_continues(site, received)
         after = loop_delays(site)
     site.reload(UNCAPPED)
     wait_until(lambda: capped_subflows(site) == 0, "the throttler continues without a console", timeout=60)
@@ -362,12 +364,12 @@ def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site
     assert site.throttler.process.running
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
     print(f"the machine's longest pause: {max(stalls):.3f} s")
-    assert after["longest"] - before["longest"] < LAG_SECONDS + max(stalls)
+    assert after["longest"] - before["longest"] < MAX_ADDED_DELAY_SECONDS + max(stalls)
 
 
 @contextmanager
 def record_stalls() -> Iterator[list[float]]:
-    """Record for each sleep of an idle thread how many seconds late it ended."""
+    """Record how late, in seconds, each sleep of an idle thread ends."""
     found = [0.0]
     stop = threading.Event()
 
@@ -402,7 +404,7 @@ def wait_until_download_continues(site: Site, before: dict[str, int]) -> None:
     """Wait until both paths have received more than *before*, because the download continues."""
 
     def continues() -> bool:
-        return all(count - before[device] >= PROGRESS_BYTES for device, count in received_bytes(site).items())
+        return all(count - before[device] >= MIN_PROGRESS_BYTES for device, count in received_bytes(site).items())
 
     wait_until(continues, f"the download continues over {', '.join(before)}", timeout=60)
 

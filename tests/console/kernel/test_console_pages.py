@@ -52,13 +52,13 @@ class Site:
         self.browser.until_text(*READY_TEXTS[page])
 
 
-def carry(world: World, stop: threading.Event) -> None:
-    """Let the world carry 5 Mbit/s over ethernet and about 27 Mbit/s over wifi, so that the graph shows traffic."""
-    second = 0
+def add_traffic(world: World, stop: threading.Event) -> None:
+    """Add about 5 Mbit/s over ethernet and 27 Mbit/s over wifi every half second, so that the graph shows traffic."""
+    step = 0
     while not stop.wait(0.5):
-        second += 1
+        step += 1
         ethernet = 4_900_000 if world.capped else 17_000_000
-        world.carry(ethernet // 16, (27_000_000 + 3_000_000 * ((second * 7) % 5 - 2)) // 16)
+        world.carry(ethernet // 16, (27_000_000 + 3_000_000 * ((step * 7) % 5 - 2)) // 16)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
     world = World(counted=time.time(), over_budget=True, plain={"10.77.1.9": 2})
     (directory / "names").write_text("10.77.1.3 laptop\n")
     stop = threading.Event()
-    carrier = threading.Thread(target=carry, args=(world, stop), daemon=True)
+    carrier = threading.Thread(target=add_traffic, args=(world, stop), daemon=True)
     with ExitStack() as stack:
         throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
-        running = stack.enter_context(console(directory, throttler.path, reserved_port(), settings=SETTINGS))
+        site_console = stack.enter_context(console(directory, throttler.path, reserved_port(), settings=SETTINGS))
         carrier.start()
         stack.callback(stop.set)
         world.add_event("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
@@ -80,7 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
             "applied", "10.77.1.2:40000 on path ethernet: capped at 5 Mbit/s", token=TOKEN, client="10.77.1.2",
             path="ethernet", rule="spare-ethernet",
         )  # fmt: skip
-        yield Site(world, throttler, running, stack.enter_context(browser(directory)), directory)
+        yield Site(world, throttler, site_console, stack.enter_context(browser(directory)), directory)
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +187,9 @@ def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
 def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
     site.open("live")
     graph = site.browser.find("#graph")
-    site.browser.until(lambda: site.browser.run("return document.querySelector('#graph canvas') !== null"), "a graph")
+    site.browser.until(
+        lambda: site.browser.run("return document.querySelector('#graph canvas') !== null"), "the graph is drawn"
+    )
     site.browser.until(
         lambda: int(graph.get_attribute("aria-valuemax") or 0) - int(graph.get_attribute("aria-valuemin") or 0) > 5,
         "some seconds have values",
@@ -206,7 +208,7 @@ def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
 
 
 def test_page_shows_events_around_an_entered_time(site: Site) -> None:
-    site.world.add_event("guard", "caps relaxed: it got 1.2 Mbit/s in all", token=TOKEN)
+    site.world.add_event("guard", "caps relaxed: the connection received only 1.2 Mbit/s", token=TOKEN)
     event_time = time.time()
     for _ in range(10):
         site.world.add_event("closed", "another thing", token="00000001")
@@ -221,7 +223,7 @@ def test_page_shows_events_around_an_entered_time(site: Site) -> None:
         time.strftime("%H:%M:%S", time.localtime(event_time)),
     )
     site.browser.until_text("#title-nearby", "Events around")
-    site.browser.until_text("#nearby", "caps relaxed: it got 1.2 Mbit/s in all")
+    site.browser.until_text("#nearby", "caps relaxed: the connection received only 1.2 Mbit/s")
     assert site.browser.find("#to-now").is_displayed()
 
 
@@ -233,7 +235,9 @@ def test_keyboard_navigation_moves_focus_to_each_view(site: Site) -> None:
     link = site.browser.find(f'#connections a[href="#connection/{TOKEN}"]')
     link.send_keys(Keys.ENTER)
     site.browser.until_text("#explained", "it is not between 08:00 and 18:00")
-    site.browser.until_text("#explained", "(Europe/Athens)")  # end of the other rule's match, by the policy's clock
+    site.browser.until_text(
+        "#explained", "(Europe/Athens)"
+    )  # when the other rule stops matching, in the policy's time zone
     assert site.browser.run("return document.activeElement.id") == "title-connection"
     site.browser.until_text("#connection-events", "connection opened from")
     site.browser.driver.back()

@@ -40,44 +40,44 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 def test_page_updates_caps_when_the_stream_reports_a_change(
     site: tuple[World, Console, Browser], page: str, is_capped: str
 ) -> None:
-    world, running, chromium = site
-    chromium.open(f"{running.url}/#{page}")
-    chromium.until_text("#state-text", "live")
-    chromium.until(lambda: chromium.run(f"return {is_capped}"), "the cap is shown")
+    world, console, browser = site
+    browser.open(f"{console.url}/#{page}")
+    browser.until_text("#state-text", "live")
+    browser.until(lambda: browser.run(f"return {is_capped}"), "the cap is shown")
     for kind in ("lifted", "applied"):
         world.capped = kind == "applied"
         world.add_event(kind, f"cap {kind}", token=TOKEN, rule="spare-ethernet")
-        chromium.until(lambda: bool(chromium.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
+        browser.until(lambda: bool(browser.run(f"return {is_capped}")) is world.capped, f"{kind} is shown")
 
 
 def test_bytes_column_sums_both_directions(site: tuple[World, Console, Browser]) -> None:
-    world, running, chromium = site
-    chromium.open(f"{running.url}/#connections")
+    world, console, browser = site
+    browser.open(f"{console.url}/#connections")
     (first,) = world.answer({"query": "connections", "limit": 1})["connections"]
     assert (first["bytes_sent"], first["bytes_received"]) == (2_000_000, 40_000)
-    chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .connection", "2.04 MB")
-    chromium.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow", "1.02 MB")
+    browser.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .connection", "2.04 MB")
+    browser.until_text(f"#connections tbody:has(a[href='#connection/{TOKEN}']) .subflow", "1.02 MB")
 
 
 def test_page_shows_why_a_matching_rule_does_not_cap(site: tuple[World, Console, Browser]) -> None:
-    world, running, chromium = site
+    world, console, browser = site
     lifted = {"rule": "spare", "kind": "throttle", "matched": True, "failed": "lifted: the last usable path"}
     try:
         world.tried = [lifted | {"until": None}]
-        chromium.open(f"{running.url}/#connection/{TOKEN}")
-        chromium.until_text("#explained .tried", "spare matches; lifted: the last usable path")
+        browser.open(f"{console.url}/#connection/{TOKEN}")
+        browser.until_text("#explained .tried", "spare matches; lifted: the last usable path")
         world.tried = []
         world.add_event("applied", "something", token=TOKEN)
-        chromium.until_text("#explained", "No rule applies to this direction.")
+        browser.until_text("#explained", "No rule applies to this direction.")
     finally:
         world.tried = None
 
 
 def test_page_counts_caps_that_the_graph_does_not_draw(site: tuple[World, Console, Browser]) -> None:
-    world, running, chromium = site
-    chromium.open(f"{running.url}/#live")
-    chromium.until_text("#legend", "cap 5 Mbit/s")
-    assert "more" not in chromium.text("#not-drawn")
+    world, console, browser = site
+    browser.open(f"{console.url}/#live")
+    browser.until_text("#legend", "cap 5 Mbit/s")
+    assert "more" not in browser.text("#not-drawn")
     world.extra_caps = [f"more-{number}" for number in range(14)]
-    chromium.until_text("#not-drawn", "Not drawn: 3 more caps")
-    assert chromium.find("#not-drawn").is_displayed()
+    browser.until_text("#not-drawn", "Not drawn: 3 more caps")
+    assert browser.find("#not-drawn").is_displayed()

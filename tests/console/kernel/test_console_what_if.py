@@ -35,26 +35,26 @@ def dry_run(world: World) -> Iterator[None]:
 
 def submit_policy(site: Site, policy: str) -> Browser:
     """Open the what-if page, enter *policy* and submit it."""
-    _, running, chromium = site
-    chromium.open(f"{running.url}/#what-if")
-    chromium.find("#what-if-text").send_keys(policy)
-    chromium.find("#what-if button.primary").click()
-    return chromium
+    _, console, browser = site
+    browser.open(f"{console.url}/#what-if")
+    browser.find("#what-if-text").send_keys(policy)
+    browser.find("#what-if button.primary").click()
+    return browser
 
 
 def test_what_if_refuses_a_wrong_policy_and_evaluates_a_right_one(site: Site) -> None:
-    chromium = submit_policy(site, "version: 1")
-    chromium.until_text(RESULT, "it would be refused:policy:1: rules: is required")
-    chromium.find("#what-if-text").send_keys("\nrules: []")
-    chromium.find("#what-if button.primary").click()
-    chromium.until_text(RESULT, "Capped subflows: 3 now, 6 with this policy.")
+    browser = submit_policy(site, "version: 1")
+    browser.until_text(RESULT, "it would be refused:policy:1: rules: is required")
+    browser.find("#what-if-text").send_keys("\nrules: []")
+    browser.find("#what-if button.primary").click()
+    browser.until_text(RESULT, "Capped subflows: 3 now, 6 with this policy.")
 
 
 def test_what_if_lists_changed_and_still_capped_subflows_by_direction(site: Site) -> None:
     """Defect: the table did not distinguish upload and download, and subflows that stay capped were missing."""
-    chromium = submit_policy(site, "rules: []")
-    chromium.until_text(RESULT, "2 subflows would be treated differently")
-    found = chromium.text(RESULT)
+    browser = submit_policy(site, "rules: []")
+    browser.until_text(RESULT, "2 subflows would be treated differently")
+    found = browser.text(RESULT)
     assert "ConnectionClient's endPathDirectionNowThen" in found
     for direction in ("down", "up"):
         assert f"wifi{direction}not cappedcapped at 1 Mbit/s by rule new" in found
@@ -66,34 +66,34 @@ def test_what_if_marks_current_caps_as_dry_run(site: Site) -> None:
     """Defect: for the current policy without its dry-run line, the page said that nothing would change."""
     with dry_run(site[0]):
         # Use a new text, because the answer to a repeated query would come from a cache.
-        chromium = submit_policy(site, "rules: [] # no dry run")
-        chromium.until_text(RESULT, "Capped subflows: 0 now (dry run), 6 with this policy.")
+        browser = submit_policy(site, "rules: [] # no dry run")
+        browser.until_text(RESULT, "Capped subflows: 0 now (dry run), 6 with this policy.")
 
 
 def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
-    _, running, chromium = site
-    chromium.open(f"{running.url}/#what-if")
-    text, start = chromium.find("#what-if-text"), chromium.find("#what-if-start")
+    _, console, browser = site
+    browser.open(f"{console.url}/#what-if")
+    text, start = browser.find("#what-if-text"), browser.find("#what-if-start")
 
     def entered_text() -> str:
         return str(text.get_property("value"))
 
     start.click()
-    chromium.until(lambda: entered_text() == POLICY_TEXT, "the text of the policy in force")
-    chromium.until_text(RESULT, "from /etc/mptcp-throttler/policy.yaml.")
+    browser.until(lambda: entered_text() == POLICY_TEXT, "the text of the policy in force is shown")
+    browser.until_text(RESULT, "from /etc/mptcp-throttler/policy.yaml.")
     text.send_keys("# mine")
     # The page replaces the user's text only after a confirmation.
     start.click()
-    chromium.driver.switch_to.alert.dismiss()
+    browser.driver.switch_to.alert.dismiss()
     assert entered_text() == f"{POLICY_TEXT}# mine"
     start.click()
-    chromium.driver.switch_to.alert.accept()
-    chromium.until(lambda: entered_text() == POLICY_TEXT, "the text is replaced")
+    browser.driver.switch_to.alert.accept()
+    browser.until(lambda: entered_text() == POLICY_TEXT, "the text is replaced")
 
 
 def test_policy_page_shows_the_conditions_of_each_path(site: Site) -> None:
     """Defect: the page named the policy's paths, but not the conditions for a subflow to belong to them."""
-    _, running, chromium = site
-    chromium.open(f"{running.url}/#policy")
-    chromium.until_text("#path-words", "ethernet interface wan0; clients 10.77.1.0/24, fd77:1::/64")
-    chromium.until_text("#path-words", "wifi clients 10.77.2.0/24")
+    _, console, browser = site
+    browser.open(f"{console.url}/#policy")
+    browser.until_text("#path-words", "ethernet interface wan0; clients 10.77.1.0/24, fd77:1::/64")
+    browser.until_text("#path-words", "wifi clients 10.77.2.0/24")

@@ -232,7 +232,7 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
         with home.daemon() as daemon:
             assert home.device_to_parent() == "u0"
             assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, (
-                "packets to other hosts keep their route"
+                "packets to another host did not keep their route"
             )
             with home.silent("u0"):
                 with home.new_connection():
@@ -253,7 +253,7 @@ def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
     home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
     try:
         with home.daemon() as daemon:
-            assert all("refused" in each["reason"] for each in home.ways()), "a refusal counts as an answer"
+            assert all("refused" in each["reason"] for each in home.ways()), "a way does not name the refusal"
             home.parent.run(["nft", f"flush chain inet refuse in; {rule} drop"])
             with home.new_connection():
                 wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "the trials have failed")
@@ -327,11 +327,11 @@ def test_flapping_uplink_does_not_disturb_the_other(home: Home) -> None:
             home.parent.run(["ip", "link", "set", "u0", "down"])
             deadline = time.monotonic() + 5
             while time.monotonic() < deadline:
-                assert connection.recv(1000), "the transfer continues"
+                assert connection.recv(1000), "the transfer stopped"
             home.parent.run(["ip", "link", "set", "u0", "up"])
             deadline = time.monotonic() + 5
             while time.monotonic() < deadline:
-                assert connection.recv(1000), "the transfer continues"
+                assert connection.recv(1000), "the transfer stopped"
         assert home.verdicts()[1] == "good"
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks in the end")
         daemon.stop()

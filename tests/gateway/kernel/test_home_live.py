@@ -207,7 +207,7 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
             return min(counts.values()) > FILES["large.bin"] / 10
 
         wait_until(uses_both_uplinks, "a download uses both uplinks")
-        assert home.banner() == "220 here 250 hello", "the server speaks first"
+        assert home.banner() == "220 here 250 hello", "a server that speaks first was not reached"
         assert home.doctor("ok") == []
         chain = "add chain ip other f { type filter hook forward priority 0; policy drop; }"
         home.relay.run(["nft", f"add table ip other; {chain}"])
@@ -228,7 +228,9 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
-        assert home.downloads(f"http://{SITE}", "small.bin", "-m", "2"), "NAT without a delay"
+        assert home.downloads(f"http://{SITE}", "small.bin", "-m", "2"), (
+            "without a forwarder, NAT did not work within two seconds"
+        )
         with home.forwarder() as forwarder, home.refusing_parent():
             assert home.downloads(f"http://{SITE}", "small.bin", "-m", "2")
             assert home.wait_for_count("direct", 1)
@@ -247,7 +249,7 @@ def test_rules_of_a_killed_gateway_are_removed_without_lan(home: Home) -> None:
 
 def test_fail_closed_blocks_devices_without_forwarder_or_parent(home: Home) -> None:
     with home.gateway(", fail: closed"):
-        assert home.get(f"http://{SITE}/small.bin").startswith("000"), "no forwarder"
+        assert home.get(f"http://{SITE}/small.bin").startswith("000"), "a device had access without a forwarder"
         with home.forwarder() as forwarder:
             assert home.downloads(f"http://{SITE}", "small.bin")
             with home.refusing_parent():
@@ -259,7 +261,7 @@ def test_configured_destinations_bypass_the_forwarder(home: Home) -> None:
     with home.gateway(f", past: {{destinations: [{SITE6}], ports: [8081, 443]}}"), home.forwarder() as forwarder:
         for url in (f"http://[{SITE6}]", f"http://{SITE}:8081"):
             assert home.downloads(url, "small.bin")
-        assert home.echo() == home.relay.address("eth0"), "UDP, too"
+        assert home.echo() == home.relay.address("eth0"), "UDP was not sent past the forwarder"
         assert home.forwarder_counts()["connections"] == 0
         forwarder.stop()
 
@@ -303,7 +305,7 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
     expected = f"200 {FILES['small.bin']}"
     home.settings = write_settings(relay, home.testbed["proxy"].service_address(), home="eth0")
     with home_setup.gateway(relay, home.settings, capability_prefix("mptcp-gateway")):
-        assert download() == expected, "with NAT"
+        assert download() == expected, "the download through NAT failed"
         with home.forwarder() as forwarder:
             assert download() == expected
             wait_until(lambda: home.forwarder_counts()["connections"] == 1, "the connection was forwarded")
@@ -320,5 +322,5 @@ def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
             assert home.downloads(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "packets use the other uplink")
         wait_until(lambda: home_setup.verdicts(home.relay) == ["good", "good"], "the uplink is good again")
-        assert flow() == home.relay.address("wlan0"), "the flow stays on its uplink"
+        assert flow() == home.relay.address("wlan0"), "the flow left its uplink"
         forwarder.stop()

@@ -52,7 +52,7 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
     for outcome in outcomes:
         now = max(now + 61, watch.ways[DSL].next_trial)  # so long after the last trial that damping does not apply
         assert list(watch.begin_due_trials(now, VERSIONS)) == [DSL]
-        assert list(watch.begin_due_trials(now + 100, VERSIONS)) == [], "one trial at a time"
+        assert list(watch.begin_due_trials(now + 100, VERSIONS)) == [], "a second trial began during the first"
         before = expected
         failures = failures + 1 if outcome is DEAD else 0
         if outcome is not DEAD or failures >= MAX_FAILURES:
@@ -73,7 +73,7 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
         list(watch.begin_due_trials(now, VERSIONS))
         answer(watch, way, outcome, now + 4)
         watch.suspect({ACCESS.address, OTHER.address}, now + 4)
-        assert watch.find_dead(now + 4) == [], "no other way has had an answer since then"
+        assert watch.find_dead(now + 4) == [], "a way was considered dead before another had an answer"
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
 
@@ -91,13 +91,13 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = watch_with_good_ways()
     watch.suspect({ACCESS.address}, 0.5)
-    assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, VERSIONS)) == [], "a lossy way is not tried too often"
+    assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, VERSIONS)) == [], "a lossy way was tried too early"
     assert list(watch.begin_due_trials(SUSPECT_SECONDS, VERSIONS)) == [DSL]
     now = SUSPECT_SECONDS + 1
     assert watch.find_dead(now) == []
-    assert list(watch.begin_due_trials(now, VERSIONS)) == [LTE], "the other way is tried at once"
+    assert list(watch.begin_due_trials(now, VERSIONS)) == [LTE], "the other way was not tried at once"
     answer(watch, LTE, GOOD, now + 0.1)
-    assert watch.find_dead(now + 0.1) == [], "the parent may answer the second SYN"
+    assert watch.find_dead(now + 0.1) == [], "the way was considered dead before the parent could answer the second SYN"
     assert watch.find_dead(SUSPECT_SECONDS + MIN_TRIAL_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
@@ -118,7 +118,7 @@ def test_uplinks_stay_good_when_the_parent_returns() -> None:
     assert list(watch.begin_due_trials(return_time, (4,))) == [LTE]
     answer(watch, LTE, GOOD, return_time + 0.1)
     assert watch.find_dead(return_time + 0.1) == []
-    assert list(watch.begin_due_trials(return_time + 0.1, (4,))) == [DSL], "the other uplink is tried at once"
+    assert list(watch.begin_due_trials(return_time + 0.1, (4,))) == [DSL], "the other uplink was not tried at once"
     assert watch.find_dead(return_time + 0.2) == []
     answer(watch, DSL, GOOD, return_time + 0.3)
     assert watch.find_dead(return_time + 10) == []
@@ -136,7 +136,7 @@ def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     assert watch.ways[DSL].next_trial == 6
     new = HealthWatch()
     new.follow(down, 0)
-    assert list(new.ways) == [LTE], "a way without a link is not tried first"
+    assert list(new.ways) == [LTE], "a way without a link was tried"
 
 
 def test_ip_version_without_a_known_parent_is_not_tried() -> None:

@@ -60,7 +60,7 @@ def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool,
     for version in (4, 6):
         ways_of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
-        assert (chosen is None) is (not ways_of_version), "connections begin on a way if one exists"
+        assert (chosen is None) is (not ways_of_version), "a way was chosen without one, or none although one exists"
         defaults = [each for each in plan.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
         parents = {rule.destination for rule in plan.rules if rule.table == BEST_TABLE and rule.version == version}
@@ -107,7 +107,7 @@ def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]
         chosen = best(ORDER, verdicts, version)
         first = found[chosen].index if chosen is not None else None
         assert device_for(0) == device_for(Mark.BEST) == first
-        assert device_for(Mark.DELIVER) == 1, "lo"
+        assert device_for(Mark.DELIVER) == 1, "delivered packets do not use lo"
         assert device_for(Mark.TUNNEL) == (tunnel if tunnel and version == 4 and parents_answer else first)
         for number, uplink in enumerate(ORDER):
             way = Way(uplink, version)

@@ -90,7 +90,9 @@ def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: 
     assert {found.address, *found.others} == usable
     unique_local = access_of(link(), socket.AF_INET6, IPV6_ADDRESSES[:1], [default(socket.AF_INET6)], None)
     assert unique_local is not None
-    assert unique_local.address == ip_address(UNIQUE_LOCAL), "a unique local address is used if there is no other"
+    assert unique_local.address == ip_address(UNIQUE_LOCAL), (
+        "the unique local address was not used, although there is no other"
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
     assert FIRST not in kernel.existing
     successor = SavedState(file)  # of a daemon that starts after a crash
     assert successor.ensure_endpoints(planned, {FIRST, SECOND}) == []
-    assert kernel.by_address == both, "the endpoints are as before the crash"
+    assert kernel.by_address == both, "the endpoints changed after the crash"
     assert successor.ensure_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
     assert kernel.by_address == original

@@ -36,7 +36,7 @@ class Chroot:
 
     def __enter__(self) -> Self:
         assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == "ready\n", "no overlay"
+        assert self._holder.stdout.readline() == "ready\n", "the overlay was not mounted"
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -52,7 +52,7 @@ def check_hung_daemons_are_restarted(site: Site) -> None:
         )
         squids = squids_of(container)
         stop_and_wait_for_restart(container, "mptcp-proxy")
-        assert not squids & squids_of(container), "Squid ends with its supervisor"
+        assert not squids & squids_of(container), "Squid survived its supervisor"
         with capped_client(site):
             pass
 

@@ -179,7 +179,7 @@ def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: in
     node = site.testbed["proxy"]
     token_file = "/etc/mptcp-console/token"
     assert site.container.sh(f"stat --format='%U:%G %a' {token_file}") == "root:mptcp-throttler 640\n"
-    assert fetch(node, f"{console}/metrics")[0] == 401, "a user of the host without the group of the token"
+    assert fetch(node, f"{console}/metrics")[0] == 401, "the metrics were served without the token"
     header = f"Authorization: Bearer {site.container.sh(f'cat {token_file}').strip()}"
     assert "MPTCP console" in fetch(node, f"{console}/", "-H", header)[1]
     found = metrics(node, console, "-H", header)

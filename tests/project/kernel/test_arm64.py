@@ -75,12 +75,13 @@ def test_only_listed_ports_and_parents_become_mptcp_on_arm64(libraries: list[str
     variables = [f"LD_PRELOAD={':'.join(libraries)}", f"MPTCP_LISTEN_PORTS={listed}", f"MPTCP_PARENTS={parents}"]
     emulated = ["qemu-aarch64", "-L", ROOT, *(word for each in variables for word in ("-E", each)), str(binder)]
     ports = ["3128", "3130", "3129"]
-    answer = subprocess.run(
+    result = subprocess.run(
         ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *emulated, *ports],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert answer.returncode == 0, answer.stderr
-    assert [int(each) for each in answer.stdout.split()] == [MPTCP, TCP, TCP, MPTCP, MPTCP, MPTCP]
+    assert result.returncode == 0, result.stderr
+    # For each port, in the order of the arguments: the protocol of the listener, and that of its client.
+    assert [int(each) for each in result.stdout.split()] == [MPTCP, TCP, TCP, MPTCP, MPTCP, MPTCP]

@@ -96,8 +96,8 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     host.sh("rm /etc/mptcp-console/token")
     assert "mptcp-console now requires a token" in install(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
-    assert all(is_enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
-    assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
+    assert all(is_enabled(host, unit) for unit in UNITS), "a service that the operator enabled is disabled"
+    assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf was replaced"
     assert host.sh("cat /var/lib/mptcp-throttler/ledger.sqlite", check=True) == ""
 
     host.run("dpkg", "--remove", NAME)

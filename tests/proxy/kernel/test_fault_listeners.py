@@ -175,7 +175,7 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
     # Simulate a preload library that no longer works: with this list it converts no listener to Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")
     os.kill(worker_pids_by_name(proxy.process)["(squid-2)"], signal.SIGKILL)
-    message = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
+    message = f"port {PROXY_PORT} accepts only plain TCP, not Multipath TCP"
     wait_until(
         lambda: message in proxy.process.output(),
         "the supervisor reports it",
@@ -197,7 +197,9 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     node, proxy = testbed["proxy"], start()
     victim = worker_pids_by_name(proxy.process)["(squid-2)"]
     os.kill(victim, signal.SIGSTOP)
-    message = f"Squid's squid-2 (process {victim}) does not run at all"
+    message = (
+        f"these processes of Squid hang, and clients that the kernel assigns to them wait: squid-2 (process {victim})"
+    )
     wait_until(
         lambda: message in proxy.process.output(),
         "the supervisor reports it",
@@ -215,4 +217,4 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
     wait_until(lambda: status(proxy)[1] == [], "the status has no problem", timeout=LONG_LIMIT, process=proxy.process)
-    assert proxy.process.output().count("does not run at all") == 1
+    assert proxy.process.output().count("these processes of Squid hang") == 1

@@ -187,7 +187,7 @@ def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callab
     with traffic(testbed) as clients:
         for number in range(4):
             proxy.process.signal(signal.SIGHUP)
-            wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=LONG_LIMIT)
+            wait_until(partial(has_reloaded, proxy, number + 1), "the reload is complete", timeout=LONG_LIMIT)
             time.sleep(2)  # The supervisor checks the listeners one second after the reload.
             print(f"no request served for {clients.wait_until_served():.2f} s")
     # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
@@ -371,7 +371,9 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
             filling.unlink()
             before_freed, freed = processors.read(), time.monotonic()
             own_addresses = disk / "own-addresses"
-            wait_until(lambda: b"192.0.2.77" in own_addresses.read_bytes(), "the addresses", timeout=LONG_LIMIT)
+            wait_until(
+                lambda: b"192.0.2.77" in own_addresses.read_bytes(), "the addresses are written", timeout=LONG_LIMIT
+            )
             seconds = time.monotonic() - freed
             print(f"the addresses were written {seconds:.2f} s after the disk had room")
             waiting = processors.usage(before_freed, processors.read()).waiting
@@ -379,7 +381,7 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
                 "the next attempt must write them, not an attempt half a minute later"
             )
             proxy.process.signal(signal.SIGHUP)
-            wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=LONG_LIMIT)
+            wait_until(lambda: reloads(proxy) == 1, "the reload is complete", timeout=LONG_LIMIT)
             clients.wait_until_served()
         assert worker_pids_by_name(proxy.process) == before
         assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()

@@ -252,7 +252,9 @@ def test_doctor_examines_the_throttler(testbed: Testbed, require: Callable[..., 
 
     policy.write_text(STEERING_POLICY.replace("standby: ethernet", "standby: lte"))
     throttler.process.signal(signal.SIGHUP)
-    wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the refusal", process=throttler.process)
+    wait_until(
+        lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused", process=throttler.process
+    )
     findings = examine()
     assert (findings["throttler"]["status"], findings["throttler settings"]["status"]) == ("warn", "fail")
     assert f"it refused its last reload: {policy}:6: " in findings["throttler"]["text"]

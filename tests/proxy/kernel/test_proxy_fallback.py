@@ -43,8 +43,10 @@ def test_kernel_without_mptcp_is_logged_and_tcp_works(
             assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
         before = all_workers(proxy)
         proxy.process.signal(signal.SIGHUP)
-        wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload", process=proxy.process)
-        wait_until(lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "new listeners")
+        wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload is accepted", process=proxy.process)
+        wait_until(
+            lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "Squid opens new listeners"
+        )
         assert workers(proxy.process) == before
 
         # Each worker logs the line once, for the port that it opens first.
@@ -52,7 +54,7 @@ def test_kernel_without_mptcp_is_logged_and_tcp_works(
         assert len(lines) == int(worker_statement.split()[1])
         assert "no MPTCP on port 312" in lines[0]
         assert "net.mptcp.enabled" in lines[0]
-        for line in (f"port {port} takes plain TCP, not Multipath TCP" for port in (3128, 3129)):
+        for line in (f"port {port} accepts only plain TCP, not Multipath TCP" for port in (3128, 3129)):
             wait_until(lambda line=line: line in proxy.process.output(), line, process=proxy.process)  # type: ignore[misc]
         assert proxy.process.stop(60) == 0
 
@@ -86,7 +88,7 @@ def test_library_that_was_not_loaded_is_reported(
     broken.with_name("squid_turns.so").write_bytes(b"no library")
     config = configuration(node)
     proxy = start_proxy(node, config, env=None if library_loads else {"MPTCP_LISTEN_SHIM": str(broken)})
-    message = "port 3128 takes plain TCP, not Multipath TCP: clients have only one path"
+    message = "port 3128 accepts only plain TCP, not Multipath TCP, so clients can use only one path"
     if not library_loads:
         wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]

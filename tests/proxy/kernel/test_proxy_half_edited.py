@@ -89,7 +89,7 @@ def test_reload_rereads_the_list_or_names_the_file_with_the_mistake(
     assert metadata.st_gid == (proxy.state / "squid.conf").stat().st_gid
     list_file.write_text("10.77.9.0/33\n")
     proxy.process.signal(signal.SIGHUP)
-    wait_until(lambda: "reload refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    wait_until(lambda: "reload refused" in proxy.process.output(), "the reload is refused", process=proxy.process)
     (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
     assert f'lists.conf:1: acl to_listed dst "{list_file}": ' in refusal
     assert "/lists/" not in refusal

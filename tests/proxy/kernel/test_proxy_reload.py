@@ -107,7 +107,7 @@ def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin)
 
     configuration(node, "http_port 3129", "http_acess deny all")
     proxy.process.signal(signal.SIGHUP)
-    wait_until(lambda: "refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    wait_until(lambda: "refused" in proxy.process.output(), "the reload is refused", process=proxy.process)
     download.finish()
     refusals = [line for line in proxy.process.output().splitlines() if "refused" in line]
     assert len(refusals) == 1
@@ -233,7 +233,7 @@ def test_reloads_right_after_the_start_reach_squid_when_ready(testbed: Testbed, 
     node = testbed["proxy"]
     process = start_unready(node)
     process.signal(signal.SIGHUP)
-    wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
+    wait_until(lambda: "reload accepted" in process.output(), "the reload is accepted", process=process)
     for _ in range(5):
         process.signal(signal.SIGHUP)
     before = all_workers(Proxy(node, process, node.directory / "run", node.directory / "var"))
@@ -261,7 +261,7 @@ def test_reload_during_the_first_check_follows_the_start(testbed: Testbed, requi
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start(node, python_command(RELOAD_DURING_CHECK))
-    wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
+    wait_until(lambda: "reload accepted" in process.output(), "the reload is accepted", process=process)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
     assert process.stop(60) == 0
 
@@ -274,7 +274,7 @@ def test_reload_without_a_temporary_directory_is_refused(testbed: Testbed, origi
     proxy = start_proxy(node, env={**os.environ, "TMPDIR": str(temporary)})
     temporary.rmdir()
     proxy.process.signal(signal.SIGHUP)
-    wait_until(lambda: "refused" in proxy.process.output(), "the refusal", process=proxy.process)
+    wait_until(lambda: "refused" in proxy.process.output(), "the reload is refused", process=proxy.process)
     (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
     assert refusal.startswith(f"mptcp-proxy: reload refused, the old settings stay in force: {temporary}/")
     assert fetch(testbed["client"], origin.url(FILE), proxy.url()).status == 200
@@ -397,7 +397,7 @@ def test_large_log_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> 
 
     assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
     os.kill(squid(proxy.process), signal.SIGUSR1)
-    wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "new logs")
+    wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "Squid writes new logs")
     fetch(client, origin.url("nothing.bin"), proxy.url())
     wait_until(lambda: "nothing.bin" in log.read_text(), "the next request is in the new log")
     assert FILE not in log.read_text()

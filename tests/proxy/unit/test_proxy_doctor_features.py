@@ -84,7 +84,7 @@ def test_missing_kernel_feature_is_named(feature: str, line: str, option: str, m
     findings = {finding.check: finding for finding in features.throttler_features(results)}
     found = findings.pop(line)
     assert found.status is (WARN if feature in UPLOADS else FAIL), "a policy may have no rule for uploads"
-    assert f"(No such device), kernel option {option}" in found.text
+    assert f"(No such device); it needs the kernel option {option}" in found.text
     assert f"modprobe {module}" in found.remedy
     assert is_complete(found)
     assert {finding.status for finding in findings.values()} == {OK}

@@ -12,7 +12,7 @@ import pytest
 
 from mptcp_proxy import installation
 from mptcp_proxy.configuration.check import Checked, check
-from mptcp_proxy.configuration.lists import WithLists, space_problems, with_copies
+from mptcp_proxy.configuration.lists import CopiedConfiguration, copy_lists, space_problems
 from mptcp_proxy.configuration.source import PhysicalLine, all_statements
 from mptcp_proxy.places import Places
 from mptcp_proxy.squid import Squid
@@ -25,11 +25,11 @@ def lines(*texts: str) -> list[PhysicalLine]:
     return [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
 
 
-def copy_lists(*texts: str) -> WithLists:
-    return with_copies(lines(*texts), "n", COPIES, (OWN,))
+def copied(*texts: str) -> CopiedConfiguration:
+    return copy_lists(lines(*texts), "n", COPIES, (OWN,))
 
 
-def texts(found: WithLists) -> list[str]:
+def texts(found: CopiedConfiguration) -> list[str]:
     return [line.text for line in found.lines]
 
 
@@ -49,7 +49,7 @@ def clients(tmp_path: Path) -> Path:
 
 
 def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
-    found = copy_lists(
+    found = copied(
         f'acl a src "{clients}" 192.168.0.0/16 # "{clients}"',
         f"acl b src '{clients}'",
         f'acl own dst -n "{OWN}"',
@@ -73,7 +73,7 @@ def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
 
 def test_name_on_several_lines_is_replaced_and_an_unused_name_is_not(clients: Path) -> None:
     first, rest = str(clients)[:5], str(clients)[5:]
-    found = copy_lists("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
+    found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
     (list_copy,) = found.lists
     assert texts(found) == ["", "", f'acl a src "{list_copy.copy}"', "if false", f'acl b src "{clients}"', "endif"]
 
@@ -82,7 +82,7 @@ def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
     """Defect: Squid reads a statement of any length, but the check refused this statement as a line that is too
     long."""
     values = [f"10.{second}.{third}.0/24" for second in range(4) for third in range(256)]
-    found = copy_lists("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
+    found = copied("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
     assert found.problems == ()
     assert len(found.lines) == len(values) + 3
     assert max(map(len, texts(found))) <= 8190
@@ -94,18 +94,18 @@ def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
 def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
     other = clients.with_name("other")
     other.write_bytes(clients.read_bytes())
-    before = copy_lists(f'acl a src "{clients}" "{other}"').lists
+    before = copied(f'acl a src "{clients}" "{other}"').lists
     assert len({each.copy for each in before}) == 2
     clients.write_text("0.0.0.0/1\n")
-    after = copy_lists(f'acl a src "{clients}" "{other}"').lists
+    after = copied(f'acl a src "{clients}" "{other}"').lists
     assert [old.copy == new.copy for old, new in zip(before, after, strict=True)] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("configuration_includes_quoted_values on", "in another way than this check (allowed: off)"),
-        ("configuration_includes_quoted_values ${process_number}", "in another way than this check (allowed: off)"),
+        ("configuration_includes_quoted_values on", "differently from this check (allowed: off)"),
+        ("configuration_includes_quoted_values ${process_number}", "differently from this check (allowed: off)"),
         ('http_access allow "/etc/names"', "names of lists from a file are not checked"),
         ("cache deny '/etc/names'", "names of lists from a file are not checked"),
         ("no_cache deny '/etc/names'", "names of lists from a file are not checked"),
@@ -113,18 +113,18 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
         ('acl a any-of "/etc/names"', "names of lists from a file are not checked"),
         ('follow_x_forwarded_for allow "/etc/names"', "names of lists from a file are not checked"),
         # Defect: the next list, for example of clients, got the second line of this file instead of its own values.
-        ('acl a random "/etc/values"', "one value for random, and the rest of the file as values of the next"),
-        ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and the rest of the file"),
-        ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and the rest of"),
+        ('acl a random "/etc/values"', "one value for random, and takes the rest of the file as values of the next"),
+        ('acl a max_user_ip -s "/etc/values"', "one value for max_user_ip, and takes the rest of the file"),
+        ("acl a connections_encrypted '/etc/values'", "one value for connections_encrypted, and takes the rest of"),
         ('note key parameters("/etc/values")', "the file of parameters(...) is not checked"),
         ('auth_param basic realm=parameters("/etc/values")', "the file of parameters(...) is not checked"),
-        ('acl a src "/etc/half', "not a name in quotation marks, without blanks"),
-        ('acl a src "/etc/two words"', "not a name in quotation marks, without blanks"),
-        ('acl a url_regex "/etc/a\\ b"', "not a name in quotation marks, without blanks"),
+        ('acl a src "/etc/half', "write the file's name in quotation marks, without blanks"),
+        ('acl a src "/etc/two words"', "write the file's name in quotation marks, without blanks"),
+        ('acl a url_regex "/etc/a\\ b"', "write the file's name in quotation marks, without blanks"),
     ],
 )
 def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str) -> None:
-    (problem, *_) = copy_lists(text).problems
+    (problem, *_) = copied(text).problems
     assert reason in str(problem)
     assert not problem.warning
 
@@ -139,13 +139,13 @@ def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str)
     ],
 )
 def test_statement_that_reads_no_file_is_unchanged(text: str) -> None:
-    found = copy_lists(text)
+    found = copied(text)
     assert (texts(found), found.lists, found.problems) == ([text], (), ())
 
 
 def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    found = copy_lists(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
+    found = copied(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
     (list_copy,) = found.lists
     assert list_copy.content is None
     assert not [text for text in texts(found) if str(missing) in text]
@@ -157,9 +157,9 @@ def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
 def test_list_that_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    (problem,) = copy_lists(f'acl a src "{pipe}"').problems
+    (problem,) = copied(f'acl a src "{pipe}"').problems
     assert f"{pipe}: not a regular file" in str(problem)
-    assert copy_lists('acl a src "/dev/null"').lists[0].content == b""
+    assert copied('acl a src "/dev/null"').lists[0].content == b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +258,14 @@ def test_copies_without_space_are_refused_before_any_is_written(
 ) -> None:
     """A list of tens of megabytes may take half of the memory that a small host has for /run."""
     size = len(clients.read_bytes())
-    found = with_copies(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
+    found = copy_lists(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
     monkeypatch.setattr(os, "statvfs", lambda _: Space(size))
     assert list(space_problems(found.lists, tmp_path / "run/lists")) == []
     monkeypatch.setattr(os, "statvfs", lambda _: Space(size - 1))
     (problem,) = space_problems(found.lists, tmp_path / "run/lists")
     assert str(problem) == (
-        f"lists in files: their copies for Squid have 11 B, and {tmp_path} has only 10 B free"
-        " (allowed: shorter lists, or more space there)"
+        f"Squid's copies of the lists need 11 B, but only 10 B is free on {tmp_path}"
+        " (allowed: shorter lists, or more free space)"
     )
     # Existing copies need no more space.
     (copy,) = [each.copy for each in found.lists]

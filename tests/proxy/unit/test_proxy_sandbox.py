@@ -30,7 +30,7 @@ PROPERTIES = {
 UNIT = "mptcp-proxy.service"
 EDIT = "in a drop-in of the unit (systemctl edit mptcp-proxy)"
 TO_READ = "a directory that the unit sees, such as /etc/mptcp-proxy; or"
-TO_WRITE = "below /run/mptcpproxy, /var/log, /run/squid"
+TO_WRITE = "a path below /run/mptcpproxy, /var/log, /run/squid"
 HOME_HIDDEN = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
 PRIVATE_DIRECTORY = ("without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")

@@ -58,27 +58,27 @@ def test_expected_listeners_are_counted_by_port() -> None:
 
 def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> None:
     judge = ListenJudge(100.0)
-    assert not judge.process(NONE, True, 100.0)
+    assert not judge.observe(NONE, True, 100.0)
     assert judge.next_check == 100.0 + PROBLEM_INTERVAL
-    assert not judge.process(TOO_FEW, True, 101.0)
-    assert judge.process(GOOD, True, 102.0)
+    assert not judge.observe(TOO_FEW, True, 101.0)
+    assert judge.observe(GOOD, True, 102.0)
     assert judge.next_check == 102.0 + INTERVAL
-    assert not judge.process(GOOD, True, 112.0)
+    assert not judge.observe(GOOD, True, 112.0)
 
     judge = ListenJudge(100.0)
-    assert not judge.process(TOO_FEW, True, 100.0 + CHANGE_SECONDS - 0.1)
-    assert judge.process(TOO_FEW, True, 100.0 + CHANGE_SECONDS)
+    assert not judge.observe(TOO_FEW, True, 100.0 + CHANGE_SECONDS - 0.1)
+    assert judge.observe(TOO_FEW, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_lost_listeners_are_reported_once_at_any_time() -> None:
     """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
     judge = ListenJudge(0.0)
-    judge.process(GOOD, True, 0.0)
+    judge.observe(GOOD, True, 0.0)
     times = []
     now, next_check = 3600.0, 3600.0
     while now < 3600.0 + 60:
         if now >= next_check:
-            if judge.process(NONE if now < 3640 else GOOD, True, now):
+            if judge.observe(NONE if now < 3640 else GOOD, True, now):
                 times.append(now)
             next_check = judge.next_check
         now += 0.5
@@ -87,73 +87,73 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
 
 def test_restart_of_a_worker_is_not_reported() -> None:
     judge = ListenJudge(0.0)
-    judge.process(GOOD, True, 0.0)
-    assert not judge.process(TOO_FEW, True, 1000.0)
+    judge.observe(GOOD, True, 0.0)
+    assert not judge.observe(TOO_FEW, True, 1000.0)
     assert judge.next_check == 1000.0 + PROBLEM_INTERVAL
-    assert not judge.process(GOOD, True, 1001.0)
+    assert not judge.observe(GOOD, True, 1001.0)
     # The tolerated time begins again at the next failure.
-    assert not judge.process(TOO_FEW, True, 1010.0)
-    assert not judge.process(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS - 0.1)
-    assert judge.process(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS)
+    assert not judge.observe(TOO_FEW, True, 1010.0)
+    assert not judge.observe(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS - 0.1)
+    assert judge.observe(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS)
 
 
 def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
     judge = ListenJudge(0.0)
-    judge.process(GOOD, True, 0.0)
+    judge.observe(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert not judge.process(NONE, True, 51.0)
-    assert judge.process(GOOD, True, 52.0)
+    assert not judge.observe(NONE, True, 51.0)
+    assert judge.observe(GOOD, True, 52.0)
     judge.expect_change(100.0)
-    assert judge.process(NONE, True, 100.0 + CHANGE_SECONDS)
+    assert judge.observe(NONE, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_reload_that_begins_late_gets_the_full_time() -> None:
     judge = ListenJudge(0.0)
-    judge.process(GOOD, True, 0.0)
+    judge.observe(GOOD, True, 0.0)
     judge.expect_change(50.0)
-    assert judge.process(GOOD, True, 51.0), "the judge did not accept the old listeners"
-    assert not judge.process(NONE, True, 61.0)
-    assert not judge.process(NONE, True, 50.0 + CHANGE_SECONDS - 1)
-    assert judge.process(NONE, True, 50.0 + CHANGE_SECONDS)
+    assert judge.observe(GOOD, True, 51.0), "the judge did not accept the old listeners"
+    assert not judge.observe(NONE, True, 61.0)
+    assert not judge.observe(NONE, True, 50.0 + CHANGE_SECONDS - 1)
+    assert judge.observe(NONE, True, 50.0 + CHANGE_SECONDS)
     # If a process of Squid is missing, Squid is not reading its configuration.
     judge.expect_change(200.0)
-    assert judge.process(GOOD, True, 201.0)
-    assert not judge.process(NONE, False, 202.0)
-    assert judge.process(NONE, False, 202.0 + TOLERATED_SECONDS)
+    assert judge.observe(GOOD, True, 201.0)
+    assert not judge.observe(NONE, False, 202.0)
+    assert judge.observe(NONE, False, 202.0 + TOLERATED_SECONDS)
 
 
 def test_squid_must_restart_after_long_without_listeners() -> None:
     judge = ListenJudge(0.0)
-    judge.process(GOOD, True, 0.0)
+    judge.observe(GOOD, True, 0.0)
     for second in range(10, 10 + int(WITHOUT_PROCESSES_SECONDS)):
-        judge.process(NONE, True, float(second))
+        judge.observe(NONE, True, float(second))
         assert not judge.must_restart(False, float(second))
     assert judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
     # If all processes of Squid run, Squid may be reading a long configuration.
     assert not judge.must_restart(True, 10 + WITHOUT_PROCESSES_SECONDS)
     assert judge.must_restart(True, 10 + WITHOUT_LISTENERS_SECONDS)
-    judge.process(TOO_FEW, True, 10 + WITHOUT_PROCESSES_SECONDS)
+    judge.observe(TOO_FEW, True, 10 + WITHOUT_PROCESSES_SECONDS)
     assert not judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_long_reload_is_awaited_even_without_a_worker() -> None:
     """Defect: the supervisor ended the worker that read the file, 15 seconds after the worker closed its listeners."""
     judge = ListenJudge(0.0)
-    judge.process(GOOD, True, 0.0)
+    judge.observe(GOOD, True, 0.0)
     judge.expect_change(100.0)
-    judge.process(GOOD, True, 101.0)
+    judge.observe(GOOD, True, 101.0)
     for second in range(102, 102 + int(WITHOUT_LISTENERS_SECONDS)):
-        judge.process(NONE, False, float(second))
+        judge.observe(NONE, False, float(second))
         assert not judge.must_restart(False, float(second))
     assert judge.must_restart(False, 102.0 + WITHOUT_LISTENERS_SECONDS)
-    judge.process(GOOD, True, 300.0)
-    judge.process(NONE, False, 400.0)
+    judge.observe(GOOD, True, 300.0)
+    judge.observe(NONE, False, 400.0)
     assert judge.must_restart(False, 400.0 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_start_has_time_to_read_a_long_file() -> None:
     judge = ListenJudge(0.0)
-    judge.process(NONE, True, 1.0)
+    judge.observe(NONE, True, 1.0)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS - 1)
     assert judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
 
@@ -161,30 +161,30 @@ def test_start_has_time_to_read_a_long_file() -> None:
 def test_time_without_a_check_does_not_count_as_time_without_listeners() -> None:
     """Defect: if ss was missing or failed, the supervisor ended a healthy Squid two minutes after its start."""
     judge = ListenJudge(0.0)
-    assert not judge.process_unknown(0.0)
+    assert not judge.observe_unknown(0.0)
     assert judge.next_check == INTERVAL
     assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
     # The last successful check was during a reload.
-    judge.process(GOOD, True, 200.0)
+    judge.observe(GOOD, True, 200.0)
     judge.expect_change(300.0)
-    judge.process(NONE, True, 301.0)
-    judge.process_unknown(302.0)
+    judge.observe(NONE, True, 301.0)
+    judge.observe_unknown(302.0)
     assert not judge.must_restart(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
     # The time begins at the next check that succeeds.
-    judge.process(NONE, True, 500.0)
+    judge.observe(NONE, True, 500.0)
     assert not judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
     assert judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
 
 
 def test_change_without_a_check_ends_after_its_time() -> None:
     judge = ListenJudge(0.0)
-    assert not judge.process_unknown(CHANGE_SECONDS - 1)
-    assert judge.process_unknown(CHANGE_SECONDS)
+    assert not judge.observe_unknown(CHANGE_SECONDS - 1)
+    assert judge.observe_unknown(CHANGE_SECONDS)
     judge.expect_change(100.0)
-    assert not judge.process_unknown(100.0 + CHANGE_SECONDS - 1)
-    assert judge.process_unknown(100.0 + CHANGE_SECONDS)
+    assert not judge.observe_unknown(100.0 + CHANGE_SECONDS - 1)
+    assert judge.observe_unknown(100.0 + CHANGE_SECONDS)
 
 
 def test_hopeless_workers_are_revived_before_squid_is_restarted() -> None:
@@ -197,12 +197,12 @@ def test_hopeless_workers_are_revived_before_squid_is_restarted() -> None:
 def test_processes_without_any_cpu_time_are_found() -> None:
     stuck = StuckProcesses()
     for number in range(StuckProcesses.MAX_CHECKS):
-        assert stuck.process({5: 100, 6: number}) == frozenset()
-    assert stuck.process({5: 100, 6: 10}) == {5}
-    assert stuck.process({5: 100, 6: 11, 7: 0}) == {5}
+        assert stuck.observe({5: 100, 6: number}) == frozenset()
+    assert stuck.observe({5: 100, 6: 10}) == {5}
+    assert stuck.observe({5: 100, 6: 11, 7: 0}) == {5}
     # Process 5 runs again, and a new process has the PID of an ended process.
-    assert stuck.process({5: 101, 6: 12}) == frozenset()
-    assert stuck.process({5: 101, 7: 0}) == frozenset()
+    assert stuck.observe({5: 101, 6: 12}) == frozenset()
+    assert stuck.observe({5: 101, 7: 0}) == frozenset()
 
 
 def test_listener_of_unknown_owner_counts_only_at_the_configured_address() -> None:

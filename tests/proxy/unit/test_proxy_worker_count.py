@@ -299,13 +299,13 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     assert str(found) == (
         "squid.conf:2: warning: workers 2: their shared memory and cache_mem may take 75 MB of /dev/shm,"
         " which has 64 MB: Squid ends when that is full"
-        " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more space there)"
+        " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more free space)"
     )
     assert list(shared_memory_problems(configuration, 76_000_000)) == []
     uncached = list(statements(lines("cache deny all", "workers 2"), "n"))
     assert [str(each) for each in shared_memory_problems(uncached, 1_000_000)] == [
         "squid.conf:2: warning: workers 2: their shared memory may take 8 MB of /dev/shm, which has 1 MB:"
-        " Squid ends when that is full (allowed: workers 1, or more space there)"
+        " Squid ends when that is full (allowed: workers 1, or more free space)"
     ]
     for configured in (["workers 1"], [], ["workers two"]):
         assert list(shared_memory_problems(list(statements(lines(*configured), "n")), 0)) == []

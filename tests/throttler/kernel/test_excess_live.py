@@ -141,7 +141,7 @@ def test_excess_subflows_are_closed_and_others_are_capped(site: Site, family: in
         )
         assert set(client_rates().values()) == {5_000_000}
         assert throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS
-        assert site.answers_request(connected), "the connection still works"
+        assert site.answers_request(connected), "the connection no longer works"
     site.stop_cleanly(throttler)
 
 

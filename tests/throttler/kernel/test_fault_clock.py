@@ -47,7 +47,7 @@ rules:
     lift_last: false
 """
 ALWAYS_CAPPED, CAPPED_IN_WINDOW = "10.77.1.2", "10.77.2.2"
-_SHIFT = r"""
+CLOCK_SHIFT_SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -111,7 +111,7 @@ def library(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
     require("gcc")
     directory = tmp_path_factory.mktemp("clock")
     source, library = directory / "shift.c", directory / "shift.so"
-    source.write_text(_SHIFT)
+    source.write_text(CLOCK_SHIFT_SOURCE)
     run(["gcc", "-shared", "-fPIC", "-O2", "-o", str(library), str(source), "-ldl"])
     return library
 

@@ -128,7 +128,7 @@ def test_renamed_interface_stays_shaped_and_a_new_one_is_shaped_too(host: Site, 
     until(lambda: is_shaped(host, "extra0"), timeout=LONG_TIMEOUT)
     run(host, "ip link set extra0 down; ip link set extra0 name extra9; ip link set extra9 up")
     until(lambda: f"{NO_INTERFACE}, which is called extra9 now" in throttler.process.output(), timeout=LONG_TIMEOUT)
-    assert is_shaped(host, "extra9"), "the renamed interface keeps its caps"
+    assert is_shaped(host, "extra9"), "the renamed interface lost its caps"
     create_extra0(host, "other0")
     until(lambda: is_shaped(host, "extra0"), timeout=LONG_TIMEOUT)
     assert is_shaped(host, "extra9")

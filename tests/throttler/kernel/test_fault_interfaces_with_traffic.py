@@ -120,7 +120,7 @@ def test_cap_holds_while_the_interface_is_renamed_and_after(scene: Scene) -> Non
     )
     until(lambda: "which is called wan9 now" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)
     scene.check_ethernet_traffic()
-    assert scene.is_shaped("wan9"), "the renamed interface keeps its caps"
+    assert scene.is_shaped("wan9"), "the renamed interface lost its caps"
     until(scene.keeps_to_the_cap, timeout=LONG_TIMEOUT)
     scene.run(f"ip link set wan9 down; ip link set wan9 name wan1; ip link set wan1 up; {ROUTES}")
     until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)

@@ -168,7 +168,7 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
         assert output.count("the counts of budgets are written again") == 1, output
         # The entry of an ended connection is removed later.
         assert "10.77.1.2" in clients(site.entries())
-        assert used_bytes(site) < last_written + 3 * DOWNLOAD_BYTES, "no byte counts twice"
+        assert used_bytes(site) < last_written + 3 * DOWNLOAD_BYTES, "bytes were counted twice"
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
@@ -261,7 +261,7 @@ def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failin
         output = throttler.process.output()
         assert "the last counts of budgets are lost" in output, output
         assert "Traceback" not in output, output
-    assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, "the throttler still removes its qdiscs"
+    assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, "the throttler left its qdiscs"
 
 
 def overwrite_pages(ledger: Path) -> bytes:
@@ -327,7 +327,7 @@ def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, l
         until(lambda: used_bytes(site) >= last_written + DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
         output = throttler.process.output()
         assert output.count("the counts of budgets are written later") == 1, output
-        assert used_bytes(site) < last_written + 2 * DOWNLOAD_BYTES, "no byte counts twice"
+        assert used_bytes(site) < last_written + 2 * DOWNLOAD_BYTES, "bytes were counted twice"
 
 
 @pytest.mark.nightly

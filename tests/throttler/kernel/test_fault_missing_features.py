@@ -204,18 +204,20 @@ REPORTED_BY_CHECK = {
     "libpcap": "libpcap cannot be loaded: ",
     "libnftables": "libnftables cannot be loaded: ",
     "libbpf": "warning: libbpf.so.1 cannot be loaded: ",
-    "HTB": "HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: ",
-    "IFB": "policy: IFB does not work (Operation not supported), kernel option CONFIG_IFB: ",
-    "TBF": "policy: TBF does not work (No such file or directory), kernel option CONFIG_NET_SCH_TBF: ",
-    "packet sockets": "AF_PACKET does not work (Address family not supported by protocol), kernel option CONFIG_PACKET",
-    "socket diagnostics": "NETLINK_SOCK_DIAG does not work (Protocol not supported), kernel option CONFIG_INET_DIAG: ",
-    "ipset": "netfilter: iptables does not work (ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)), "
-    "kernel option CONFIG_IP_NF_MANGLE, ",
+    "HTB": "HTB does not work (No such file or directory); it needs the kernel option CONFIG_NET_SCH_HTB: ",
+    "IFB": "policy: IFB does not work (Operation not supported); it needs the kernel option CONFIG_IFB: ",
+    "TBF": "policy: TBF does not work (No such file or directory); it needs the kernel option CONFIG_NET_SCH_TBF: ",
+    "packet sockets": "AF_PACKET does not work (Address family not supported by protocol); it needs the kernel option "
+    "CONFIG_PACKET",
+    "socket diagnostics": "NETLINK_SOCK_DIAG does not work (Protocol not supported); it needs the kernel option "
+    "CONFIG_INET_DIAG: ",
+    "ipset": "netfilter: iptables does not work (ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)); "
+    "it needs the kernel option CONFIG_IP_NF_MANGLE, ",
     "ipset, any backend allowed": "",
     "legacy tables": "netfilter: iptables does not work (legacy iptables does not answer (",
     "netfilter": "netfilter: netfilter does not work (iptables: ipset does not answer (open a netlink socket: ",
     "nftables": "netfilter: nftables does not work (create the nftables table inet mptcp_throttler: Error: Could not "
-    "process rule: No such file or directory), kernel option CONFIG_NF_TABLES",
+    "process rule: No such file or directory); it needs the kernel option CONFIG_NF_TABLES",
     "forwarding at ingress": "policy: nftables at ingress does not work (",
 }
 REPORTED_BY_DOCTOR = {

@@ -100,7 +100,7 @@ def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> Non
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
-            assert unsent_limits(site) == {625}, "the bytes of one millisecond at the rate of the cap"
+            assert unsent_limits(site) == {625}, "the limit is not the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
                 proxy.sendall(bytes(SEGMENT))
                 remaining = SEGMENT

@@ -40,15 +40,15 @@ def test_nftables_backend_registers_no_iptables_table(make_testbed: Callable[...
         assert registered_tables(site) == "", words
 
     throttler = site.start(CAPPED)
-    assert registered_tables(site) == "", "after the start"
+    assert registered_tables(site) == "", "the start registered a table"
     site.reload(throttler, UNCAPPED)
-    wait_until(lambda: "policy reloaded" in throttler.process.output(), "the reload")
-    assert registered_tables(site) == "", "after a reload"
+    wait_until(lambda: "policy reloaded" in throttler.process.output(), "the policy is reloaded")
+    assert registered_tables(site) == "", "the reload registered a table"
     command("status")
     command("check")
     command("plan", "--live")
     site.stop_cleanly(throttler)
-    assert registered_tables(site) == "", "after the stop"
+    assert registered_tables(site) == "", "the stop registered a table"
     throttler = site.start(CAPPED)
     throttler.process.signal(signal.SIGKILL)
     throttler.process.wait(60)
@@ -59,7 +59,7 @@ def test_nftables_backend_registers_no_iptables_table(make_testbed: Callable[...
     site.stop_cleanly(throttler)
     doctor = site.node.popen([site.node.program("mptcp-proxy"), "doctor"], name="doctor")
     doctor.wait(60)
-    assert registered_tables(site) == "", "after doctor"
+    assert registered_tables(site) == "", "doctor registered a table"
 
 
 def test_iptables_backend_registers_only_the_mangle_table(make_testbed: Callable[..., Testbed], require: Any) -> None:

@@ -96,7 +96,7 @@ def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: 
         wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
         assert max(site.send_buffers().values()) < send_buffer(2_000_000), (
-            "without a cap, the buffer has the kernel's size"
+            "without a cap, a buffer exceeds the kernel's size"
         )
         site.reload(throttler, policy_with_cap("rate: 5 Mbit/s"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap is in force")
@@ -137,7 +137,7 @@ def test_successor_removes_the_pacing_limit_of_a_killed_throttler(site: Site) ->
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
         throttler.process.kill()
         assert site.limits()[True] in (2_500_000, 5_000_000), (
-            "half of the rate if the cap compensates for bytes above it"
+            "the limit is neither the rate nor half of it, as after an excess"
         )
         successor = site.start(UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the successor removes the limit")

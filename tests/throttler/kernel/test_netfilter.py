@@ -30,10 +30,10 @@ def netfilter(request: pytest.FixtureRequest, host: LiveNode, require: object) -
         return
     require(*features_needed_by(request.param))  # type: ignore[operator]
     with host.entered():
-        _, port = open_netfilter(request.param, OWNERSHIP)
-        yield port
-        asyncio.run(port.remove())
-        port.close()
+        _, netfilter = open_netfilter(request.param, OWNERSHIP)
+        yield netfilter
+        asyncio.run(netfilter.remove())
+        netfilter.close()
 
 
 def test_read_entries_equal_the_written_ones(netfilter: Netfilter) -> None:
@@ -116,11 +116,11 @@ def test_foreign_sets_with_a_similar_name_stay(host: LiveNode, require: object) 
     try:
         with host.entered():
             assert not iptables.in_use()
-            _, port = open_netfilter("iptables", OWNERSHIP)
-            asyncio.run(port.prepare())
+            _, netfilter = open_netfilter("iptables", OWNERSHIP)
+            asyncio.run(netfilter.prepare())
             assert iptables.in_use()
-            asyncio.run(port.remove())
-            port.close()
+            asyncio.run(netfilter.remove())
+            netfilter.close()
         assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(foreign_sets)
     finally:
         for name in foreign_sets:
@@ -153,7 +153,7 @@ def test_concurrent_changes_to_foreign_rules_are_kept(host: LiveNode, require: o
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, port = open_netfilter("iptables", OWNERSHIP)
+        _, netfilter = open_netfilter("iptables", OWNERSHIP)
         other_program = host.popen(
             ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4 5 6 7 8 9; do "
              "iptables-legacy -w -t mangle -A INPUT -j MARK --set-mark $i$j || exit 1; done; done"],
@@ -161,11 +161,11 @@ def test_concurrent_changes_to_foreign_rules_are_kept(host: LiveNode, require: o
         )  # fmt: skip
         try:
             for _ in range(30):
-                await port.prepare()
-                await port.remove()
+                await netfilter.prepare()
+                await netfilter.remove()
         finally:
             assert other_program.wait(60) == 0
-            port.close()
+            netfilter.close()
 
     with host.entered():
         asyncio.run(scenario())
@@ -181,22 +181,22 @@ def test_foreign_rule_that_cannot_be_read_is_a_kernel_error(
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, port = open_netfilter("iptables", OWNERSHIP)
+        _, netfilter = open_netfilter("iptables", OWNERSHIP)
         from iptc.xtables import xtables
 
         find = xtables.find_match
         try:
-            await port.prepare()
+            await netfilter.prepare()
             rule = ["-m", "mark", "--mark", "7", "-j", "MARK", "--set-mark", "8"]
             host.run(["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", *rule])
             with monkeypatch.context() as patch:
                 patch.setattr(xtables, "find_match", lambda self, name: None if name == "mark" else find(self, name))
                 with pytest.raises(KernelError, match="can't find match mark"):
-                    await port.check()
-            assert await port.check() == []
+                    await netfilter.check()
+            assert await netfilter.check() == []
         finally:
-            await port.remove()
-            port.close()
+            await netfilter.remove()
+            netfilter.close()
 
     with host.entered():
         asyncio.run(scenario())
@@ -207,11 +207,11 @@ def test_set_of_another_type_is_reported_with_the_remedy(host: LiveNode, require
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, port = open_netfilter("iptables", OWNERSHIP)
+        _, netfilter = open_netfilter("iptables", OWNERSHIP)
         try:
-            await port.prepare()
+            await netfilter.prepare()
         finally:
-            port.close()
+            netfilter.close()
 
     host.run(["ipset", "create", "mptcp-throttler-4-3128", "hash:ip"])
     try:
@@ -235,18 +235,18 @@ def test_damaged_rules_are_found_and_repaired(host: LiveNode, require: object, d
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, port = open_netfilter("nftables" if "nftables" in damage else "iptables", OWNERSHIP)
+        _, netfilter = open_netfilter("nftables" if "nftables" in damage else "iptables", OWNERSHIP)
         try:
-            await port.prepare()
-            await port.upsert_entries(ENTRIES)
-            assert await port.check() == []
+            await netfilter.prepare()
+            await netfilter.upsert_entries(ENTRIES)
+            assert await netfilter.check() == []
             host.run(["sh", "-c", DAMAGE[damage]])
-            assert len(await port.check()) == 1
-            await port.prepare()
-            assert await port.check() == []
+            assert len(await netfilter.check()) == 1
+            await netfilter.prepare()
+            assert await netfilter.check() == []
         finally:
-            await port.remove()
-            port.close()
+            await netfilter.remove()
+            netfilter.close()
 
     with host.entered():
         asyncio.run(scenario())
@@ -266,18 +266,22 @@ def test_event_loop_is_not_blocked_while_ten_thousand_entries_change(host: LiveN
 
     async def scenario(backend: str) -> None:
         nonlocal loop_runs
-        _, port = open_netfilter(backend, OWNERSHIP)
+        _, netfilter = open_netfilter(backend, OWNERSHIP)
         counter = asyncio.create_task(count())
         try:
-            await port.prepare()
-            for work in (port.upsert_entries(entries), port.read_entries(), port.delete_entries(entries)):
+            await netfilter.prepare()
+            for work in (
+                netfilter.upsert_entries(entries),
+                netfilter.read_entries(),
+                netfilter.delete_entries(entries),
+            ):
                 loop_runs = 0
                 await work
                 assert loop_runs > 10
         finally:
             counter.cancel()
-            await port.remove()
-            port.close()
+            await netfilter.remove()
+            netfilter.close()
 
     with host.entered():
         for backend in ("iptables", "nftables"):

@@ -59,15 +59,15 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
     require("nftables", *(("ipset", "iptables-legacy") if backend == "iptables" else ()))  # type: ignore[operator]
 
     async def scenario() -> None:
-        _, port = open_netfilter(backend, OWNERSHIP)
+        _, netfilter = open_netfilter(backend, OWNERSHIP)
         try:
-            await port.prepare()
-            await port.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
+            await netfilter.prepare()
+            await netfilter.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
             # The longest TCP header has 60 bytes, so one more byte is data.
             assert [marked_segments(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
         finally:
-            await port.remove()
-            port.close()
+            await netfilter.remove()
+            netfilter.close()
 
     with host.entered():
         asyncio.run(scenario())

@@ -59,7 +59,7 @@ def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
         lambda: len(throttler.status()["connections"][0]["subflows"]) == 2,
         "the download has a subflow on the other path, too",
     )
-    assert site.plain_download_seconds() > 1.2 * seconds, "plain TCP gets only a part of the cap"
+    assert site.plain_download_seconds() > 1.2 * seconds, "plain TCP got the whole cap"
     site.abort(multipath)
     site.node.run(["nft", "delete", "table", "inet", PLAIN_TCP_TABLE])
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is restored")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a client that opens more connections than its share: none evades its cap, and other clients have room."""
+"""Tests with a client that opens too many connections: it evades no cap, and takes no connections from others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 pytestmark = pytest.mark.kernel
 
 MAX_CONNECTIONS = 8
-SHARE = MAX_CONNECTIONS // 2
+CLIENT_SHARE = MAX_CONNECTIONS // 2
 CONNECTION_COUNT = 7
 POLICY = """\
 version: 1
@@ -76,22 +76,20 @@ def kernel_ports(site: Site) -> set[int]:
     return found
 
 
-@pytest.mark.nightly(except_for=("iptables-4-the throttler starts later", "nftables-6-the throttler starts first"))
-@pytest.mark.parametrize(
-    "connections_are_older", [False, True], ids=["the throttler starts first", "the throttler starts later"]
-)
+@pytest.mark.nightly(except_for=("iptables-4-connections first", "nftables-6-throttler first"))
+@pytest.mark.parametrize("connections_first", [False, True], ids=["throttler first", "connections first"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_connections_above_a_clients_share_are_closed_and_others_are_capped(
-    site: Site, family: int, connections_are_older: bool
+    site: Site, family: int, connections_first: bool
 ) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(listening(site))
-        if not connections_are_older:
+        if not connections_first:
             throttler = stack.enter_context(running(site))
         connections = stack.enter_context(idle_connections(site, listener, CONNECTION_COUNT, "eth0", family))
-        if connections_are_older:
+        if connections_first:
             throttler = stack.enter_context(running(site))
-        until(lambda: len(kernel_ports(site)) == SHARE)
+        until(lambda: len(kernel_ports(site)) == CLIENT_SHARE)
         remaining = kernel_ports(site)
         assert remaining <= set(connections)
 
@@ -104,8 +102,8 @@ def test_connections_above_a_clients_share_are_closed_and_others_are_capped(
         until(lambda: capped_ports() == remaining)
         (other_client,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
         until(lambda: capped_ports() == {*remaining, other_client})
-        assert kernel_ports(site) == {*remaining, other_client}, "the connections within the share stay"
+        assert kernel_ports(site) == {*remaining, other_client}, "connections within the share were closed"
         counted = read_status(throttler.socket)["counters"]["tracker"]["connections_refused"]
-        assert counted >= CONNECTION_COUNT - SHARE
-        assert throttler.process.output().count("too many connections of its client") >= CONNECTION_COUNT - SHARE
+        assert counted >= CONNECTION_COUNT - CLIENT_SHARE
+        assert throttler.process.output().count("too many connections of its client") >= CONNECTION_COUNT - CLIENT_SHARE
         assert "it is not capped" not in throttler.process.output()

@@ -128,7 +128,7 @@ def test_many_sockets_are_dumped_in_batches_and_found_individually(testbed: Test
             assert sum(map(len, batches)) == len(found)
             assert max(map(len, batches)) < 100
             times = [each.read for batch in batches for each in batch]
-            assert times == sorted(times), "each time is when the kernel read the socket, not when the dump ended"
+            assert times == sorted(times), "the times are not in the order in which the kernel read the sockets"
             assert began <= times[0] < times[-1] <= time.monotonic()
         listing = testbed["proxy"].run(["ss", "-tniH", "state", "established", "sport", "=", f":{PORT}"]).stdout
         tokens = {int(each, 16) for each in re.findall(r"token:\w+\(id:\d+\)/(\w+)\(id", listing)}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the interfaces that a start adopts or restores: fewer than before, renamed, or refused interfaces."""
+"""Tests for a start with other interfaces than before: fewer, renamed or refused ones.
+
+It adopts those that are still configured, and restores the others.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def rename(host: LiveNode, name: str, new: str) -> None:
 
 
 async def start_on(state: Path, interfaces: list[str]) -> HtbTrafficControl:
-    """Prepare traffic control as a start with *interfaces* does, with smaller GSO segments, and return it."""
+    """Prepare traffic control on *interfaces* as a start does, reduce their GSO segments, and return it."""
     tc = HtbTrafficControl(interfaces, Ownership(), state)
     await tc.prepare()
     await limit_gso(tc, 6250)
@@ -46,8 +49,8 @@ def test_start_with_fewer_interfaces_restores_the_others(link: LiveNode, tmp_pat
         assert dump(link) != before
         asyncio.run(start_on(tmp_path, ["t1"]))
     assert dump(link) == before
-    notes = json.loads((tmp_path / "replaced.json").read_text())
-    assert [each["name"] for each in notes.values()] == ["t1"]
+    records = json.loads((tmp_path / "replaced.json").read_text())
+    assert [each["name"] for each in records.values()] == ["t1"]
     assert "htb 4d50: root" in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
 
 
@@ -104,7 +107,7 @@ def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path
 
 
 def test_start_keeps_the_root_of_an_interface_with_a_swapped_name(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: t1, renamed to t0, counted as no longer configured, and lost its root qdisc."""
+    """Defect: t1 was renamed to t0, which is configured; but it was restored, and lost its root qdisc."""
     before = dump(link)
 
     async def successor() -> tuple[str, str]:
@@ -169,10 +172,10 @@ def test_adopted_interface_is_kept_if_another_is_refused(link: LiveNode, tmp_pat
     assert "htb 4d50: root" in dump(link)
 
 
-@pytest.mark.parametrize("note", ["{", '{"t0": {"index": 2, "tree": []}}'], ids=["cut off", "of an earlier version"])
-def test_start_is_refused_if_the_state_file_cannot_be_read(link: LiveNode, tmp_path: Path, note: str) -> None:
+@pytest.mark.parametrize("content", ["{", '{"t0": {"index": 2, "tree": []}}'], ids=["cut off", "of an earlier version"])
+def test_start_is_refused_if_the_state_file_cannot_be_read(link: LiveNode, tmp_path: Path, content: str) -> None:
     """Defect: a state file keyed by interface names, left by earlier versions that were killed, caused a traceback."""
-    (tmp_path / "replaced.json").write_text(note)
+    (tmp_path / "replaced.json").write_text(content)
     before = dump(link)
 
     async def start() -> None:
@@ -203,16 +206,16 @@ def test_recreated_interface_has_one_record_in_the_state_file(link: LiveNode, tm
 def test_own_changes_are_not_reported_as_foreign(link: LiveNode, tmp_path: Path) -> None:
     """pyroute2 creates the root qdisc through a separate socket, whose changes must count as the throttler's own."""
 
-    async def changes_noticed() -> tuple[list[KernelChange], list[KernelChange]]:
+    async def noticed_changes() -> tuple[list[KernelChange], list[KernelChange]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         with closing(LinkNotices(["t0", "t1"], Ownership().htb_major)) as notices:
             await tc.prepare()
             await tc.restore()
-            adopted = list(notices.read())
+            own = list(notices.read())
             link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "pfifo"])
-            return adopted, list(notices.read())
+            return own, list(notices.read())
 
     with link.entered():
-        adopted, foreign = asyncio.run(changes_noticed())
-    assert not adopted
+        own, foreign = asyncio.run(noticed_changes())
+    assert not own
     assert {each.description for each in foreign} == {"root qdisc of t0"}

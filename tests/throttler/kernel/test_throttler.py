@@ -136,7 +136,7 @@ def test_forged_join_does_not_count_as_a_subflow(site: Site) -> None:
             ):
                 opening = TCP(sport=4444, dport=PORT, flags="S", seq=1000, options=[tcp_option(syn)])
                 answer = l2_socket.sr1(frame / opening, timeout=60, verbose=0)
-                assert answer is not None, "the proxy's kernel answers a join with the right token"
+                assert answer is not None, "the proxy's kernel did not answer a join with the right token"
                 join_ack_options = [tcp_option(MpJoinAck(hmac=b"x" * 20))]
                 l2_socket.send(
                     frame

@@ -101,7 +101,7 @@ def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> N
         assert capped["upload"]["rule"] == "up"
         assert capped["upload"]["rate"] == 5_000_000
         assert capped["upload"]["reason"].startswith("upload: rule up caps path ethernet at 5 Mbit/s")
-        assert capped["classid"] is None, "the download has no cap"
+        assert capped["classid"] is None, "the download has a cap"
         assert free["upload"]["classid"] is None
         before = site.bytes_by_class()[capped["upload"]["classid"]]
         wait_until(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the upload table after the throttler was killed and restarted with other interfaces: one chain for each."""
+"""Tests for the upload table after the throttler was killed and restarted with other interfaces: each has one chain."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_immediate_cap_counts_when_its_entry_is_created() -> None:
     assert scene.histogram.as_json()["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.totals == (1, 0.003), "a repeated decision and a repaired entry do not count"
+    assert scene.totals == (1, 0.003), "a repeated decision or a repaired entry was counted"
 
 
 def test_soft_cap_counts_when_its_transition_is_complete() -> None:
@@ -92,14 +92,14 @@ def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
     scene.planner.set_interim({subflow(1): 20_000_000})
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    assert scene.totals == (0, 0), "the entry exists, but its class still has a higher rate"
+    assert scene.totals == (0, 0), "a cap was counted while its class had a higher rate"
     scene.planner.set_interim({subflow(1): 9_000_000})
     scene.apply(1.0)
     assert scene.totals == (0, 0)
     scene.planner.set_interim({subflow(1): None})
     scene.now += 0.5
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.totals == (0, 0), "the class has not been changed yet"
+    assert scene.totals == (0, 0), "a cap was counted before its class was changed"
     scene.apply()
     assert scene.totals == (1, 1.6)
 
@@ -217,7 +217,7 @@ def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
     assert scene.totals == (1, 0.25)
     scene.decide(verdict(1, CAP))
     scene.apply(5)
-    assert scene.totals == (1, 0.25), "a repeated decision does not count"
+    assert scene.totals == (1, 0.25), "a repeated decision was counted"
 
 
 def test_ramp_that_ends_without_a_class_change_counts_immediately() -> None:
@@ -227,7 +227,7 @@ def test_ramp_that_ends_without_a_class_change_counts_immediately() -> None:
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    assert scene.totals == (0, 0), "the ramp is not complete"
+    assert scene.totals == (0, 0), "a cap was counted before its ramp was complete"
     scene.now += 0.4
     scene.planner.set_interim({subflow(1): None})
     assert scene.totals == (1, 0.5)

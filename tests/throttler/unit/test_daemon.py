@@ -272,7 +272,7 @@ async def reload_that_caps(count: int, tmp_path: Path, max_decisions: int) -> No
         await scene.reload(CAPPED)
         await until(lambda: len(kernel.netfilter.entries) == count)
         pauses.cancel()
-        assert 0 < longest_run <= max_decisions, "number of consecutive decisions without other tasks in between"
+        assert 0 < longest_run <= max_decisions, "too many decisions in a row, without other tasks in between"
 
 
 @scenario

@@ -25,14 +25,14 @@ def test_windows_follow_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
     async def scenario() -> None:
-        ahead = 0.0
-        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX - 3600 + time.monotonic() % 100 + ahead)
+        offset = 0.0
+        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX - 3600 + time.monotonic() % 100 + offset)
         async with running(tmp_path, CAPPED_FROM_SIX, kernel) as scene:
             await until(lambda: "outside its hours" in json.dumps(scene.status()))
             assert not kernel.netfilter.entries
-            ahead = 2 * 3600.0
+            offset = 2 * 3600.0
             await until(lambda: kernel.netfilter.entries)
-            ahead = 0.0
+            offset = 0.0
             await until(lambda: not kernel.netfilter.entries)
 
     asyncio.run(scenario())
@@ -44,11 +44,11 @@ def test_clock_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pyt
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
     async def scenario() -> None:
-        ahead = 0.0
-        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + time.monotonic() + ahead)
+        offset = 0.0
+        monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + time.monotonic() + offset)
         async with running(tmp_path, CAPPED, kernel) as scene:
             await until(lambda: kernel.netfilter.entries)
-            ahead = 7 * 86_400.0
+            offset = 7 * 86_400.0
             scene.engine.tick()
             assert kernel.netfilter.entries
             assert scene.engine.tracker.counters.expired == 0

@@ -50,23 +50,23 @@ class Source(NoticeSource):
         self.closed = True
 
 
-class Bench(Component):
+class MonitoredComponent(Component):
     """A monitor with one component."""
 
     repairs = 0
 
     def __init__(self, interval: float = 300.0) -> None:
         self.source = Source()
-        self.compared: list[float] = []
-        self.repairs_needed = 0
-        """Number of repairs that each comparison makes from now on."""
+        self.comparison_times: list[float] = []
+        self.repairs_per_comparison = 0
+        """Number of repairs that each of the next comparisons makes."""
         self.fails = False
         self.monitor = DriftMonitor([self], interval)
         self.monitor.open([lambda: self.source])
 
     async def verify(self) -> None:
-        self.compared.append(time.monotonic())
-        self.repairs += self.repairs_needed
+        self.comparison_times.append(time.monotonic())
+        self.repairs += self.repairs_per_comparison
         if self.fails:
             raise KernelError("cannot be repaired")
 
@@ -79,26 +79,28 @@ class Bench(Component):
             self.monitor.close()
 
 
-def with_bench(test: Callable[[Bench], Awaitable[None]], interval: float = 300.0) -> None:
+def run_with_monitor(test: Callable[[MonitoredComponent], Awaitable[None]], interval: float = 300.0) -> None:
     async def scenario() -> None:
-        bench = Bench(interval)
-        await bench.run_during(test(bench))
+        component = MonitoredComponent(interval)
+        await component.run_during(test(component))
 
     asyncio.run(scenario())
 
 
-def test_foreign_change_is_compared_immediately_and_logged_with_its_author(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(bench: Bench) -> None:
-        bench.repairs_needed = 1
-        bench.source.report("root qdisc of wan0")
-        bench.source.report("class 4d50:10 of wan0")
-        await until(lambda: bench.compared)
-        assert len(bench.compared) == 1
-        counters = bench.monitor.counters
+def test_foreign_change_causes_a_comparison_at_once_and_is_logged_with_its_author(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(component: MonitoredComponent) -> None:
+        component.repairs_per_comparison = 1
+        component.source.report("root qdisc of wan0")
+        component.source.report("class 4d50:10 of wan0")
+        await until(lambda: component.comparison_times)
+        assert len(component.comparison_times) == 1
+        counters = component.monitor.counters
         await until(lambda: counters.repaired)
         assert (counters.noticed, counters.comparisons, counters.repaired) == (2, 1, 1)
 
-    with_bench(test)
+    run_with_monitor(test)
     expected = "changed by process 7 (tc): root qdisc of wan0, process 7 (tc): class 4d50:10 of wan0"
     assert expected in caplog.text
 
@@ -106,22 +108,22 @@ def test_foreign_change_is_compared_immediately_and_logged_with_its_author(caplo
 def test_author_of_a_change_during_a_comparison_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """While one change is repaired, the kernel reports a second one with its author. The message must name both."""
 
-    class LateNotice(Bench):
+    class LateNotice(MonitoredComponent):
         async def verify(self) -> None:
-            if not self.compared:
+            if not self.comparison_times:
                 self.source.report("rule of table mptcp_throttler", "process 8 (nft)")
-                self.repairs_needed = 1
+                self.repairs_per_comparison = 1
             await super().verify()
-            self.repairs_needed = 0
+            self.repairs_per_comparison = 0
 
     async def scenario() -> None:
-        bench = LateNotice()
+        component = LateNotice()
 
         async def test() -> None:
-            bench.source.report("interface mptcp-up", UNKNOWN)
-            await until(lambda: len(bench.compared) == 2)
+            component.source.report("interface mptcp-up", UNKNOWN)
+            await until(lambda: len(component.comparison_times) == 2)
 
-        await bench.run_during(test())
+        await component.run_during(test())
 
     asyncio.run(scenario())
     (line,) = (each.getMessage() for each in caplog.records if "changed by" in each.getMessage())
@@ -129,50 +131,50 @@ def test_author_of_a_change_during_a_comparison_is_logged(caplog: pytest.LogCapt
 
 
 def test_harmless_change_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(bench: Bench) -> None:
-        bench.source.report("interface wan0")
-        await until(lambda: bench.compared)
-        assert bench.monitor.counters.repaired == 0
+    async def test(component: MonitoredComponent) -> None:
+        component.source.report("interface wan0")
+        await until(lambda: component.comparison_times)
+        assert component.monitor.counters.repaired == 0
 
-    with_bench(test)
+    run_with_monitor(test)
     assert "changed by" not in caplog.text
 
 
-def test_comparisons_are_periodic_if_there_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(bench: Bench) -> None:
-        await until(lambda: len(bench.compared) >= 2)
-        assert bench.monitor.counters.comparisons == 0
+def test_comparisons_are_periodic_if_there_are_no_changes() -> None:
+    async def test(component: MonitoredComponent) -> None:
+        await until(lambda: len(component.comparison_times) >= 2)
+        assert component.monitor.counters.comparisons == 0, "a periodic comparison was counted, as after a notice"
 
-    with_bench(test, interval=0.02)
+    run_with_monitor(test, interval=0.02)
 
 
 def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(bench: Bench) -> None:
-        bench.repairs_needed = 1
-        await until(lambda: bench.monitor.counters.repaired)
+    async def test(component: MonitoredComponent) -> None:
+        component.repairs_per_comparison = 1
+        await until(lambda: component.monitor.counters.repaired)
 
-    with_bench(test, interval=0.02)
+    run_with_monitor(test, interval=0.02)
     assert "changed by another program; the kernel does not report which" in caplog.text
 
 
 def test_failed_repair_is_retried_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "RETRY_SECONDS", 0.01)
 
-    async def test(bench: Bench) -> None:
-        bench.fails = True
-        bench.source.report("root qdisc of wan0")
-        await until(lambda: len(bench.compared) >= 3)
+    async def test(component: MonitoredComponent) -> None:
+        component.fails = True
+        component.source.report("root qdisc of wan0")
+        await until(lambda: len(component.comparison_times) >= 3)
 
-    with_bench(test)
+    run_with_monitor(test)
 
 
 def test_failing_notice_source_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(bench: Bench) -> None:
-        bench.source.fails = True
-        bench.source.report("")
-        await until(lambda: bench.source.closed)
+    async def test(component: MonitoredComponent) -> None:
+        component.source.fails = True
+        component.source.report("")
+        await until(lambda: component.source.closed)
 
-    with_bench(test)
+    run_with_monitor(test)
     assert "Input/output error" in caplog.text
 
 
@@ -193,21 +195,21 @@ def test_object_that_changes_repeatedly_waits_for_the_periodic_comparison(
     monkeypatch.setattr(drift, "PAUSE_RATIO", 0)
     monkeypatch.setattr(drift, "GROUPING_SECONDS", 0.001)
 
-    async def test(bench: Bench) -> None:
-        bench.repairs_needed = 1
+    async def test(component: MonitoredComponent) -> None:
+        component.repairs_per_comparison = 1
         for number in range(MAX_PROMPT_REPAIRS):
-            bench.source.report("root qdisc of wan0")
-            await until(lambda: bench.monitor.counters.repaired > number)  # noqa: B023 - awaited in the iteration
-        bench.source.report("root qdisc of wan0")
+            component.source.report("root qdisc of wan0")
+            await until(lambda: component.monitor.counters.repaired > number)  # noqa: B023 - awaited in the iteration
+        component.source.report("root qdisc of wan0")
         await until(lambda: "keeps changing" in caplog.text)
-        assert len(bench.compared) == MAX_PROMPT_REPAIRS
-        bench.source.report("table mptcp_throttler")
-        await until(lambda: len(bench.compared) > MAX_PROMPT_REPAIRS)
+        assert len(component.comparison_times) == MAX_PROMPT_REPAIRS
+        component.source.report("table mptcp_throttler")
+        await until(lambda: len(component.comparison_times) > MAX_PROMPT_REPAIRS)
         monkeypatch.setattr(drift, "REPAIR_WINDOW_SECONDS", 0.0)
-        bench.source.report("root qdisc of wan0")
-        await until(lambda: len(bench.compared) > MAX_PROMPT_REPAIRS + 1)
+        component.source.report("root qdisc of wan0")
+        await until(lambda: len(component.comparison_times) > MAX_PROMPT_REPAIRS + 1)
 
-    with_bench(test)
+    run_with_monitor(test)
 
 
 def test_daemon_repairs_changes_without_a_notice(tmp_path: Path) -> None:
@@ -215,13 +217,13 @@ def test_daemon_repairs_changes_without_a_notice(tmp_path: Path) -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(tmp_path, CAPPED, kernel) as scene:
-            damages: tuple[Callable[[], object], ...] = (
+            changes: tuple[Callable[[], object], ...] = (
                 kernel.netfilter.entries.clear,
                 lambda: setattr(kernel.pacing, "problems", ["the BPF program was detached"]),
                 (tmp_path / "s").unlink,
             )
-            for times, damage in enumerate(damages, start=1):
-                damage()
+            for times, change in enumerate(changes, start=1):
+                change()
                 assert await scene.daemon._drift._compare()
                 assert scene.status()["counters"]["changes"]["repaired"] == times
             assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}

@@ -100,7 +100,7 @@ def test_changes_are_discarded_without_a_consumer() -> None:
     assert not planner.changed_subflows
 
 
-def test_subflow_released_before_its_first_sample_loses_its_initial_options() -> None:
+def test_subflow_uncapped_before_its_first_sample_loses_its_initial_options() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
     scene.perform(scene.transitions.follow(0.0))
@@ -110,10 +110,11 @@ def test_subflow_released_before_its_first_sample_loses_its_initial_options() ->
     scene.run(0.03, start=0.2)
     assert scene.limits == {1: NO_LIMIT}
     scene.run(3.0, start=0.3)
-    assert not scene.transitions._sockets, "the client has since acknowledged data, so the limit has taken effect"
+    assert not scene.transitions._sockets, "the socket is still followed although its limit was lifted"
 
 
-def test_old_subflow_is_not_slowed_for_bytes_sent_before_the_cap() -> None:
+def test_bytes_sent_under_an_immediate_cap_do_not_delay_a_soft_cap() -> None:
+    """The policy changes from an immediate to a soft cap. An hour later, the subflow gets a new verdict."""
     immediate = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene = Scene(immediate)
     scene.planner.set_verdicts(1, [verdict(1, immediate)], NOW, [subflow(1)])

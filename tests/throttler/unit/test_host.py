@@ -182,7 +182,7 @@ def test_missing_libnftables_is_a_problem_if_it_is_needed(netfilter: str, policy
 
 def test_missing_bpf_is_a_warning() -> None:
     (problem,) = problems_without("bpf")
-    assert problem.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin without pacing")
+    assert problem.startswith("t.yaml: warning: libbpf.so.1 cannot be loaded: caps then begin later than a connection")
     (problem,) = problems_without("no such library", release="5.10.0-28-amd64")
     assert problem.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
 
@@ -209,16 +209,17 @@ def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str
         )
     ]
     assert len(problems) == len(tried)
-    ifb = "t.yaml:2: policy: IFB does not work (no), kernel option CONFIG_IFB: capped uploads wait on such a device"
+    needed = "it needs the kernel option CONFIG_IFB: capped uploads queue on an IFB device"
+    ifb = f"t.yaml:2: policy: IFB does not work (no); {needed}"
     assert [each.startswith(ifb) for each in problems if "IFB does" in each] == [True] * (policy == UPLOADS)
 
 
 @pytest.mark.parametrize(
     ("netfilter", "expected"),
     [
-        ("iptables", "iptables does not work (refused), kernel option CONFIG_IP_NF_MANGLE, "),
-        ("nftables", "nftables does not work (refused), kernel option CONFIG_NF_TABLES "),
-        ("auto", "netfilter does not work (refused), kernel option CONFIG_NF_TABLES "),
+        ("iptables", "iptables does not work (refused); it needs the kernel option CONFIG_IP_NF_MANGLE, "),
+        ("nftables", "nftables does not work (refused); it needs the kernel option CONFIG_NF_TABLES "),
+        ("auto", "netfilter does not work (refused); it needs the kernel option CONFIG_NF_TABLES "),
     ],
 )
 def test_only_the_configured_backend_is_tried(netfilter: str, expected: str) -> None:

@@ -281,7 +281,7 @@ def test_check_reports_missing_kernel_features_of_the_daemon(
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert captured.err.startswith(
-        f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
+        f"{settings}: HTB does not work (No such file or directory); it needs the kernel option CONFIG_NET_SCH_HTB: "
     )
     monkeypatch.setattr(
         feature_probe, "try_features", lambda features: ({}, "only root may create a network namespace")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for caps on uploads: the rate of the class decreases in a ramp, and a slow client has no ramp."""
+"""Tests for caps on uploads: the rate of the class decreases in a ramp, and a slow client has no ramp.
+
+An assignment is the 64 KiB that the MPTCP scheduler gives to one subflow at a time.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Scene:
         self.planner.set_verdicts(1, verdicts, NOW)
 
     def run(self, seconds: float) -> list[int]:
-        """Advance the time. Return the rates of the class while it has an entry."""
+        """Advance the time. Return the class's rates: one for each step after which an entry uses the class."""
         rates = []
         for _ in range(round(seconds / STEP_SECONDS)):
             self.now += STEP_SECONDS
@@ -119,7 +122,7 @@ def test_slow_sender_is_capped_without_a_ramp() -> None:
     assert set(scene.run(1)) == {5_000_000}
 
 
-def test_cap_with_immediate_landing_has_no_ramp() -> None:
+def test_immediate_cap_has_no_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000}, a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene.decide()
     assert set(scene.run(1)) == {5_000_000}
@@ -176,7 +179,7 @@ def test_ramp_continues_when_another_subflow_ends() -> None:
     del scene.rates[subflow(2)]
     scene.decide()
     rates = scene.run(RAMP_SECONDS)
-    assert rates[0] > 20_000_000, "the ramp has not ended"
+    assert rates[0] > 20_000_000, "the class had the final rate before the ramp continued"
     assert rates == sorted(rates, reverse=True)
 
 
@@ -193,7 +196,7 @@ def test_ramp_ends_when_its_rule_is_replaced() -> None:
 
 CAP_1 = throttle(1_000_000)
 MAX_LAG = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
-"""Lag in seconds at which the rate stays constant, in addition to the time of one assignment."""
+"""The rate stays constant at this lag (seconds) plus the time in which one assignment of the scheduler is sent."""
 
 
 def ramp_seconds(cap: Throttle, start: int = 90_000_000, sibling_lead: float | None = None) -> float:
@@ -208,10 +211,10 @@ def ramp_seconds(cap: Throttle, start: int = 90_000_000, sibling_lead: float | N
 def test_duration_of_a_ramp_depends_on_start_rate_and_cap() -> None:
     assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / MAX_FALL, abs=0.2)
     assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / MAX_FALL, abs=0.2)
-    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / MAX_FALL, "at low rates, one assignment takes long, and the ramp is slower"
+    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / MAX_FALL, "the ramp is not slower where one assignment takes long"
 
 
-def test_ramp_is_slow_enough_for_the_scheduler_at_low_rates() -> None:
+def test_rate_falls_more_slowly_at_low_rates() -> None:
     for rate in (500_000, 1_000_000, 100_000_000):
         assert allowed_fall(rate, 0, 0) <= MAX_FALL
         assert allowed_fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= MAX_FALL_PER_ASSIGNMENT
@@ -254,14 +257,16 @@ def test_sequence_numbers_can_wrap() -> None:
     assert constant_rates[-1] > 0.95 * constant_rates[0]
 
 
-def test_client_with_a_constant_lag_is_capped_after_the_maximum_duration_of_a_ramp() -> None:
+def test_cap_is_reached_after_the_maximum_ramp_time_despite_a_lag() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, sibling_lead=0.0)
     scene.decide()
     scene.run(1)
     scene.sibling_lead = 100.0
     rates = scene.run(MAX_RAMP_SECONDS)
     assert rates[-1] == 1_000_000
-    assert min(each for each in rates if each > 1_000_000) < 2_000_000, "the last decrease is a small part of the ramp"
+    assert min(each for each in rates if each > 1_000_000) < 2_000_000, (
+        "the rate fell to the cap from more than twice its value"
+    )
     assert not scene.transitions.busy
 
 
@@ -278,7 +283,7 @@ def test_subflows_of_a_shared_cap_have_one_ramp() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
     scene.decide()
     rates = scene.run(RAMP_SECONDS + 2)
-    assert min(each for each in rates if each > 5_000_000) < 6_000_000, "the last decrease is small"
+    assert min(each for each in rates if each > 5_000_000) < 6_000_000, "the rate jumped at the end of the ramp"
 
 
 def test_rate_of_siblings_is_not_computed_from_samples_milliseconds_apart() -> None:
@@ -299,7 +304,7 @@ def test_rate_is_computed_from_the_times_at_which_the_socket_was_read() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     list(scene.transitions.step(3.0))
-    # The first sweep began before the subflow. The second sweep began later, and the third sample is a look-up.
+    # Two sweeps read the socket, the first before the subflow was capped. The third sample is from a look-up.
     for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):
         scene.now = read
         scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=read)}, now)

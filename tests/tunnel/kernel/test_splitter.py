@@ -251,7 +251,7 @@ def check_one_packet(
     assert [*after.next_free[:path], next_free[path], *after.next_free[path + 1 :]] == next_free
     number = 0 if frame.is_light else (before.sequence + 1) & 0xFFFF or 1
     unfragmented = frame._replace(may_be_fragmented=False)
-    assert out == unfragmented.packed(outside, number), "ends, number, don't-fragment bit and checksums are right"
+    assert out == unfragmented.packed(outside, number), "ends, number, don't-fragment bit or checksums are wrong"
 
 
 @given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), seed=st.integers(0, 99))

@@ -418,9 +418,9 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
                 queued = site.queued_packets(site.proxy)
                 with site.sequence_numbers(site.proxy) as numbers:
                     assert site.exchange(200) >= 195
-                assert site.queued_packets(site.proxy) >= queued + 195, "the resequencer received them"
+                assert site.queued_packets(site.proxy) >= queued + 195, "the resequencer did not receive them"
                 assert len(numbers) >= 150
-                assert max(numbers) - min(numbers) < 250, "the numbers of the packets are consecutive"
+                assert max(numbers) - min(numbers) < 250, "the numbers of the packets are not consecutive"
                 wait_until(
                     lambda: sum(each["packets_sent"] for each in site.paths(site.proxy)) >= sum(before) + 195,  # noqa: B023
                     "the answers used the paths",
@@ -493,9 +493,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 site.exchange(20)
                 probes = tap.read(64)
                 stamps = [each.received_at for each in probes]
-                assert stamps == sorted(set(stamps)), (
-                    "the time stamps show when the messages arrived, not when they were read"
-                )
+                assert stamps == sorted(set(stamps)), "the time stamps do not show when the messages arrived"
                 for _, payload, _ in probes:
                     copied += 1
                     for _ in range(3):
@@ -513,8 +511,8 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 with suppress(BlockingIOError):
                     while True:
                         received[each] += len(each.recv(2048))
-                assert received[each] <= sent[each], "no address gets more bytes than were sent with it as the source"
-        assert received[victim_socket] > 0, "the copied messages were valid"
+                assert received[each] <= sent[each], "an address got more bytes than were sent with it as the source"
+        assert received[victim_socket] > 0, "the copied messages were not answered"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
 
@@ -624,10 +622,12 @@ def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
         relay_program.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
         for start in range(0, len(packets), 40):
             relay_program.sendto(b"".join(packets[start : start + 40]), (PEER, PORT))
-            assert receive_packets(proxy_program, 40) == packets[start : start + 40], "all packets arrive in order"
+            assert receive_packets(proxy_program, 40) == packets[start : start + 40], (
+                "packets were lost or out of order"
+            )
         wait_until(lambda: min(map(sub, sent_packets(site), before)) > 100, "both paths carry packets, not bundles")
         relay_program.sendto(b"light", (PEER, PORT))
-        assert receive_packets(proxy_program, 2) == [b"light"], "the packet arrives once"
+        assert receive_packets(proxy_program, 2) == [b"light"], "the packet did not arrive exactly once"
 
 
 def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:

@@ -61,7 +61,7 @@ def damaged_packets() -> Iterator[bytes]:
         yield bytes(packet) + b"more"
 
 
-def test_damaged_packet_is_rejected_or_read_as_by_scapy() -> None:
+def test_damaged_packet_is_rejected_or_parsed_as_scapy_does() -> None:
     from scapy.layers.inet import IP, UDP
     from scapy.layers.inet6 import IPv6
 

@@ -80,7 +80,7 @@ def test_replayed_probes_change_no_address() -> None:
         assert not address_changed
         assert answer is not None
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
-        assert ends.receive_at_proxy(probe, RELAY) == (None, False), "a second copy is ignored"
+        assert ends.receive_at_proxy(probe, RELAY) == (None, False), "a second copy was not ignored"
         assert ends.proxy.paths[0].remote == RELAY
 
 
@@ -126,7 +126,7 @@ def test_path_is_not_silent_when_traffic_starts() -> None:
     now = ends.now + 900 * MS
     ends.relay.count([PathCounters(1, 100, 0, 0)], now)
     assert ends.relay.alive(now) == [True]
-    assert list(ends.relay.due_probes(now + PROBE_INTERVAL)), "the path is probed soon"
+    assert list(ends.relay.due_probes(now + PROBE_INTERVAL)), "the path was not probed soon"
     assert ends.relay.alive(now + 2 * SECOND) == [False]
 
 
@@ -170,10 +170,10 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
         paths.exchange()
     for later in (200 * MS, 60 * SECOND):
         assert paths.relay.usable(paths.now + later, present) == [True, False]
-        assert paths.relay.usable(paths.now + later, [False, True])[1], "no other path is present"
+        assert paths.relay.usable(paths.now + later, [False, True])[1], "the only present path is not used"
     paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
     assert paths.relay.usable(paths.now + 61 * SECOND, present) == [True, False], (
-        "the dead path is also unused when the tunnel resumes"
+        "the dead path was used when the tunnel resumed"
     )
     paths = TwoPaths()
     for _ in range(6):
@@ -183,9 +183,7 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     paths.now -= IDLE_PROBE_INTERVAL // 2
     paths.exchange()
     paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, False], (
-        "messages were expected often at that time"
-    )
+    assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, False], "the dead path is still used"
     paths.dead = set()
     paths.exchange()
     assert paths.relay.usable(paths.now + 200 * MS, present) == [True, True]
@@ -244,13 +242,11 @@ def test_true_address_is_proven_despite_copied_probes() -> None:
         probe = ends.probe()
         answer, address_changed = ends.receive_at_proxy(probe, other)
         assert answer is not None
-        assert address_changed is is_second, "the second probe proves the new address"
+        assert address_changed is is_second, "the address did not change at the second probe, but earlier or later"
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         copies = [ends.receive_at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
         assert not any(changed for _, changed in copies)
-        assert sum(copied is not None for copied, _ in copies) <= MAX_UNPROVEN_ANSWERS, (
-            "a victim gets at most this number of answers"
-        )
+        assert sum(copied is not None for copied, _ in copies) <= MAX_UNPROVEN_ANSWERS, "a victim got too many answers"
     assert ends.proxy.paths[0].remote == other
 
 
@@ -268,7 +264,7 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
                 assert answer is not None
                 ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * additional_ms) * MS)
         assert ends.proxy.paths[0].estimator.queue == 0, (
-            "the large messages do not count as a queue in the reverse direction either"
+            "the large messages counted as a queue in the reverse direction"
         )
     assert ends.relay.paths[0].sizes.largest == 1440
     assert ends.relay.paths[0].estimator.queue == 0
@@ -316,7 +312,7 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
         while ends.relay.alive(now) == [True]:
             after = ends.relay.next_silence(now)
             assert after is not None
-            assert ends.relay.alive(after - 1) == [True], "the path is alive until then"
+            assert ends.relay.alive(after - 1) == [True], "the path was considered dead too early"
             now, checks = after, checks + 1
         assert checks <= 2
 

@@ -50,14 +50,14 @@ def check(options: argparse.Namespace) -> int:
     probe_results = feature_probe.try_features(host.needed_features(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
-    needs = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
-    missing = [each for each in needs if each.severity is Severity.ERROR]
+    need_problems = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
+    missing = [each for each in need_problems if each.severity is Severity.ERROR]
     warnings = [
         *host.ports_without_listener(settings),
         *host.check_tunnel_daemon(settings),
         *host.stacked_interfaces(settings, link.read_lower_interfaces()),
         *host.check_client_addresses(settings, policy, link.networks()),
-        *(each for each in needs if each not in missing),
+        *(each for each in need_problems if each not in missing),
     ]
     print_problems(sorted(warnings, key=lambda each: each.severity is Severity.WARNING))
     if problems := [*host.host_problems(settings), *missing, *host.unreadable((options.config, settings.policy))]:
@@ -88,7 +88,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _volumes(assignments: Sequence[str], policy: Policy) -> dict[str, int]:
-    """Return the bytes used of each budget in the current period, by each client or by all together."""
+    """Return the used bytes of each budget in the current period: of each client, or of all together."""
     volumes = {}
     for each in assignments:
         name, _, volume = each.partition("=")
@@ -121,7 +121,7 @@ def _plan_lines(
     settings: Settings, policy: Policy, connections: Collection[Connection], now: float, used: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield the verdicts with reasons, as comments, then the kernel objects that they need, as shell commands."""
-    planner, upload = planners = [Planner(settings.ownership, direction) for direction in Direction]
+    download, upload = planners = [Planner(settings.ownership, direction) for direction in Direction]
     budgets = BudgetStage()
     budgets.set_policy(policy)
     budgets.advance(now, 0.0)
@@ -158,9 +158,9 @@ def _plan_lines(
     ownership, size = settings.ownership, settings.gso_max_size
     for interface in settings.interfaces if size != "keep" else ():
         yield f"ip link set dev {interface} gso_max_size {gso_limit(policy, 65536) if size == 'auto' else size}"
-    yield from commands.traffic_control(settings.interfaces, planner.classes.desired, ownership, Direction.DOWN)
-    yield from backends.preview(settings.netfilter, planner.entries.desired, ownership)
-    for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, planner)), ownership):
+    yield from commands.traffic_control(settings.interfaces, download.classes.desired, ownership, Direction.DOWN)
+    yield from backends.preview(settings.netfilter, download.entries.desired, ownership)
+    for command in commands.plain_tcp_table(list(plain_tcp_caps(policy, download)), ownership):
         yield f"nft '{command}'"
     if policy.acts_on_upload:
         yield from commands.upload_device(upload.classes.desired, ownership)

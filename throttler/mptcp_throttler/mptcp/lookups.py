@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Schedules look-ups, in the kernel, of subflows that may have ended without an event.
+"""Schedules look-ups in the kernel of subflows that may have ended without an event.
 
 If a client aborts a connection (MP_FASTCLOSE), the kernel drops its token before it closes the subflows, so no event
 reports their end. Therefore each captured RST or MP_FASTCLOSE causes a look-up of its subflow.
@@ -21,7 +21,7 @@ LOOKUP_DELAY: Final = 0.5  # seconds until a look-up: the kernel may be slow to 
 
 
 class SocketLookupQueue(dict[FourTuple, float]):
-    """The waiting subflows in the order of the requests, each with the time of its look-up. No clock is read."""
+    """The waiting subflows in the order of the requests, each with the time of its look-up. Callers pass the time."""
 
     def __init__(self) -> None:
         super().__init__()

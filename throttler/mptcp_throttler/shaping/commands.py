@@ -27,11 +27,11 @@ from mptcp_throttler.shaping.model import (
     Target,
 )
 
-FULL_SPEED = 100_000_000_000  # bits/s of the link and default classes: more than any real link, so that only caps limit
+FULL_SPEED = 100_000_000_000  # bits/s of the link and default classes: above any real link, so only caps limit traffic
 FULL_SPEED_BURST = 256 * 1024  # bytes
 FULL_SPEED_QUANTUM = 60_000  # bytes
 TBF_RATE = 32_000_000_000  # bits/s, about a tbf's maximum: the tbf must split large segments, and not limit the rate
-TBF_STEP = 4000  # bytes per microsecond at ``TBF_RATE``: the unit of a tbf's burst
+TBF_STEP = 4000  # bytes per microsecond at ``TBF_RATE``: a tbf's burst is a multiple of it
 
 
 def tbf_burst(spec: ClassSpec) -> int:
