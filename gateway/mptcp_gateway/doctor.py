@@ -26,9 +26,10 @@ from mptcp_gateway.settings import Settings
 _PORT: Final = 22
 """A port that is not a web port, to test whether a parent opens tunnels to such ports."""
 _TIMEOUT: Final = 3.0
-"""A parent that refuses answers within this time; a parent that tries to reach an unused address does not."""
+"""Seconds within which a parent that refuses the tunnel has answered. A parent that accepts does not answer: it still
+tries to reach the unused address."""
 _UNUSED_ADDRESS: Final = "192.0.2.1"
-_WHY_DEAD: Final = "its bandwidth is not used"
+_UNUSED_BANDWIDTH: Final = "its bandwidth is not used"
 
 
 def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
@@ -46,7 +47,7 @@ def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Fi
         yield home_device(device, Path("/sys/class/net"))
     chains = _chains()
     yield other_firewalls(None if chains is None else dropping_chains(chains))
-    for target in _targets(settings):
+    for target in _parent_addresses(settings):
         yield parent(target, settings.login)
     if status is not None and status["home"]:
         yield forwarder(status["home"])
@@ -58,7 +59,9 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
         ways = [each for each in status["ways"] if each["uplink"] == uplink]
         if not ways:
             text = f"{device} is missing, or has no address or default route"
-            yield warn(check, text, _WHY_DEAD, f"ip -brief address show {device}; ip route show default dev {device}")
+            yield warn(
+                check, text, _UNUSED_BANDWIDTH, f"ip -brief address show {device}; ip route show default dev {device}"
+            )
         for each in ways:
             text = f"IPv{each['version']} {each['address']}: {each['verdict']} for {each['for_seconds']} s"
             with_reason = f"{text} ({each['reason']})" if each["reason"] else text
@@ -69,10 +72,13 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
                 yield ok(check, with_reason)
             elif each["verdict"] == "plain TCP":
                 why = "a device on the path removes the options of Multipath TCP, so it carries no subflows"
-                yield warn(check, text, why, "another provider, or a VPN over UDP: docs/tunnel.md")
+                yield warn(check, text, why, "use another provider, or a VPN over UDP: docs/tunnel.md")
             else:
                 yield warn(
-                    check, with_reason, _WHY_DEAD, f"{command}   # does the modem answer? Does the Internet answer?"
+                    check,
+                    with_reason,
+                    _UNUSED_BANDWIDTH,
+                    f"{command}   # if the gateway answers, the provider's network fails",
                 )
 
 
@@ -82,7 +88,9 @@ def kernel(lan: Lan, uplinks: Mapping[str, str]) -> Finding:
         firewall.would_accept(ruleset(lan, uplinks))
     except KernelError as error:
         why = "connections cannot be passed to the forwarder"
-        return fail("kernel", str(error), why, "a kernel with nft_tproxy, nft_socket, nft_fib_inet and nft_masq")
+        return fail(
+            "kernel", str(error), why, "install a kernel with nft_tproxy, nft_socket, nft_fib_inet and nft_masq"
+        )
     return ok("kernel", "it accepts the rules: transparent proxying, marks, NAT")
 
 
@@ -110,11 +118,11 @@ def dropping_chains(chains: Iterable[Mapping[str, Any]]) -> list[str]:
 def other_firewalls(chains: list[str] | None) -> Finding:
     if chains is None:
         return warn(
-            "other firewalls", "nft does not list them", "a firewall may drop the home's packets", "nft list ruleset"
+            "other firewalls", "nft cannot list them", "a firewall may drop the home's packets", "nft list ruleset"
         )
     if not chains:
         return ok("other firewalls", "no chain of nftables drops by default")
-    why = "they drop packets that they do not accept: forwarded packets, and at the hook input all TCP of the home"
+    why = "they drop packets that they do not accept: at the hook forward, the home's packets; at input, all its TCP"
     return warn(
         "other firewalls", f"these chains drop by default: {', '.join(chains)}", why, "accept the home's packets there"
     )
@@ -142,7 +150,10 @@ def parent(target: ParentAddress, login: str) -> Finding:
         )
     if answered is None and not timed_out:
         return fail(
-            check, "it closes without answering", "nothing is forwarded there", "on the proxy: mptcp-proxy doctor"
+            check,
+            "it closes the connection without an answer",
+            "nothing is forwarded there",
+            "on the proxy: mptcp-proxy doctor",
         )
     if answered is not None and answered.status == 407:
         return fail(check, "it requires a password", "it serves no connection", "login: NAME:PASSWORD in gateway.yaml")
@@ -157,8 +168,8 @@ def parent(target: ParentAddress, login: str) -> Finding:
 
 
 def forwarder(home: Mapping[str, Any]) -> Finding:
-    answer, is_open = home["forwarder"], home["fail"] == "open"
-    why = "TCP uses one uplink" if is_open else "TCP is refused"
+    answer, fails_open = home["forwarder"], home["fail"] == "open"
+    why = "TCP uses one uplink" if fails_open else "TCP is refused"
     if answer is None:
         return fail("forwarder", "it does not run", why, "systemctl status mptcp-forwarder")
     if answer["silent"] is not None:
@@ -168,7 +179,7 @@ def forwarder(home: Mapping[str, Any]) -> Finding:
     return ok("forwarder", f"{counted(answer['open'], 'connection')}, {answer['connections']} since its start")
 
 
-def _targets(settings: Settings) -> Iterator[ParentAddress]:
+def _parent_addresses(settings: Settings) -> Iterator[ParentAddress]:
     for each in settings.parents:
         yield from try_look_up(*each)[:1]
 

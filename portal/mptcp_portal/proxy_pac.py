@@ -34,8 +34,8 @@ var NETWORKS4 = @networks4@; // [address, mask]
 var NETWORKS6 = @networks6@; // [groups of 16 bits, length of the prefix]
 
 function inDomain(host, domain) {
-  var from = host.length - domain.length;
-  return host === domain || (from > 0 && host.substring(from - 1) === "." + domain);
+  var start = host.length - domain.length;
+  return host === domain || (start > 0 && host.substring(start - 1) === "." + domain);
 }
 
 function parseIpv4(host) {

@@ -15,7 +15,7 @@ from mptcp_common.journal import ERROR, WARNING
 from .configuration.listeners import Listener
 from .listening import identities, listening_or_none
 from .places import Places, Role
-from .process import children, command, run_nanoseconds
+from .process import children, command, first_thread_nanoseconds
 from .reporter import Reporter, say
 from .serving import INTERVAL, ListenJudge, ListenState, StuckProcesses, listen_state
 
@@ -155,7 +155,7 @@ class ListenersWatch:
         return [f"Squid does not listen on port {port}; the reason is in {self._log}" for port in state.missing]
 
     def _check_processes(self, child_pids: Iterable[int]) -> None:
-        run_times = {pid: run_time for pid in child_pids if (run_time := run_nanoseconds(pid)) is not None}
+        run_times = {pid: run_time for pid in child_pids if (run_time := first_thread_nanoseconds(pid)) is not None}
         stuck = sorted(self._stuck_processes.observe(run_times))
         names = ", ".join(f"{_name(pid)} (process {pid})" for pid in stuck)
         problem = (

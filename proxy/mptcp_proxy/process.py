@@ -51,7 +51,7 @@ def command(pid: int) -> bytes:
         return b""
 
 
-def run_nanoseconds(pid: int) -> int | None:
+def first_thread_nanoseconds(pid: int) -> int | None:
     """Return the processor time of the process's first thread; None if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])

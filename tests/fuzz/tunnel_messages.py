@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 from mptcp_tunnel.kernel.packets import packet_of, parse_packet
 from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
-from mptcp_tunnel.message import MAX_SIZE, SIZE, Key, Kind, Message, pack, parse, sender_of
+from mptcp_tunnel.message import MAX_SIZE, SIZE, VERSION, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC, MAX_PATHS, End, Ends, PathCounters
 from mptcp_tunnel.session import EXTRA_PATIENCE, MAX_DISPATCHES, Session
 
@@ -21,6 +21,8 @@ RELAYS = [End(ip_address(f"198.51.100.{number}"), 51820) for number in range(1, 
 OTHER_HOSTS = [End(ip_address(f"192.0.2.{number}"), 51820) for number in range(1, 5)]
 """Addresses of other hosts."""
 PATHS = 3
+TOKEN = 7
+"""The token of the faulty relay's messages."""
 
 
 class Tunnel:
@@ -54,7 +56,7 @@ class Tunnel:
                     assert received.payload in data
                     self.deliver_to_proxy(received.payload, received.ends.remote)
             case 3:  # an arbitrary payload arrives, with or without a correct authentication code
-                payload = bytes([MAGIC, 2, 1]) + data
+                payload = bytes([MAGIC, VERSION, Kind.PROBE]) + data
                 self.deliver_to_proxy(
                     payload + KEY.code(payload) if value & 1 else payload, OTHER_HOSTS[value % len(OTHER_HOSTS)]
                 )
@@ -70,7 +72,7 @@ class Tunnel:
         index, kind = value % 10, Kind.ANSWER if value >= 250 else Kind.PROBE
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
-        message = Message(kind, index, numbers[0] or self.now + 1, 7, path.last_sent, path.last_token, *numbers[1:])
+        message = Message(kind, index, numbers[0] or self.now + 1, TOKEN, path.last_sent, path.last_token, *numbers[1:])
         self.deliver_to_proxy(pack(message, KEY), RELAYS[index % PATHS])
 
     def read(self, payload: bytes) -> Message:

@@ -2,7 +2,7 @@
 """Metrics for Prometheus. ``families`` creates them, and the ASGI application ``Scraper`` serves them.
 
 ``ProxyHealth`` answers the console's page from the same sources. docs/metrics.md lists all metrics; conf/grafana and
-conf/prometheus have a dashboard and alerts.
+conf/prometheus contain a dashboard and alerts.
 """
 
 from .asgi import Scraper, Sources

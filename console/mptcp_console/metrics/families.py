@@ -20,8 +20,8 @@ def families(
     mptcp_ext: Mapping[str, int] | None,
     library: LibraryCounters | None = None,
 ) -> Iterator[Metric]:
-    """Yield the metrics of throttler, Squid, its preload libraries and kernel. None for a source means that it does not
-    answer or does not exist."""
+    """Yield the metrics of throttler, Squid, Squid's preload libraries and kernel. None for a source means that it does
+    not answer or does not exist."""
     yield from throttler_families(summary)
     yield from squid_families(squid)
     yield from library_families(library or {})

@@ -28,7 +28,7 @@ from .addresses import EVERYBODY, IPV4, NOBODY, Addresses
 from .source import SPACE
 
 FORMS = "ADDRESS, ADDRESS/LENGTH or FIRST-LAST, separated by blanks; for example 10.0.0.0/8 fd00::/8"
-_UNSPECIFIED = 0xFFFF << 32
+_IPV4_OFFSET = 0xFFFF << 32
 """0.0.0.0 as an IPv4-mapped IPv6 address."""
 _MAX_PART_LENGTH = 255
 """Maximum number of characters of each part. Squid has a buffer of this size, and does not check for overflow."""
@@ -86,7 +86,7 @@ def _word(text: str) -> tuple[str, str]:
 
 
 def _ignored_text_remark(rest: str) -> str:
-    """Return the remark about the *rest* after a value; empty for punctuation, a comment and words."""
+    """Return the remark about the *rest* after a value; empty if it is only punctuation or words, or a comment."""
     words = rest.split()
     if rest[:1] in SPACE:
         words = [word for word in words if _ADDRESS_LIKE.fullmatch(word)]
@@ -96,41 +96,41 @@ def _ignored_text_remark(rest: str) -> str:
 
 
 def _block(found: re.Match[str], parse: Callable[[str], int | None], bits: int) -> AddressValue:
-    """Return the match of a prefix or range: first address, last address and mask, of *bits* bits."""
+    """Return the value of a prefix or range. *found*: its first and last address, and mask. *bits*: address size."""
     if max(len(part or "") for part in found.groups()[:3]) > _MAX_PART_LENGTH:
         return _unknown("longer than Squid's buffer")
     first, last = parse(found[1]), parse(found[2]) if found[2] else 0
     length, rest = bits, found[4]
     if found[3] is None and rest.startswith("/"):
-        # Squid ignores a mask of one letter. For IPv6, it then uses the mask of the previous value.
+        # If no digit follows the slash, Squid uses no mask, or for one IPv6 address, the mask of the previous value.
         if bits == 128 and found[2] is None:
             return _unknown("no length after the slash")
     elif found[3] is not None:
-        stated = _length(found[3], bits)
-        if isinstance(stated, str):
-            return _unknown(stated)
-        if stated > bits:
+        parsed = _length(found[3], bits)
+        if isinstance(parsed, str):
+            return _unknown(parsed)
+        if parsed > bits:
             return _exactly(NOBODY)  # Squid exits with an error
-        length = stated
+        length = parsed
     if first is None or last is None:
         return _unknown("not an address")
     return _between(first, last, length, bits, _ignored_text_remark(rest))
 
 
 def _between(first: int, last: int, length: int, bits: int, remark: str) -> AddressValue:
-    offset = _UNSPECIFIED if bits == 32 else 0
-    whole = (1 << bits) - 1
+    offset = _IPV4_OFFSET if bits == 32 else 0
+    all_ones = (1 << bits) - 1
     if length == 0:
         return AddressValue(IPV4.all if bits == 32 else EVERYBODY, NOBODY, remark)
-    rest = whole >> length
-    first, last = first & ~rest, last & ~rest
-    only_first = Addresses(((offset + first, offset + (first | rest)),))
-    if last in (0, _UNSPECIFIED):
+    host_mask = all_ones >> length
+    first, last = first & ~host_mask, last & ~host_mask
+    only_first = Addresses(((offset + first, offset + (first | host_mask)),))
+    if last in (0, _IPV4_OFFSET):
         # For Squid, an unspecified last address (IPv4 or IPv6) means that there is no range.
         return _exactly(only_first, remark)
     if last < first:
         return AddressValue(only_first, NOBODY, remark or "the last address is lower than the first")
-    return _exactly(Addresses(((offset + first, offset + (last | rest)),)), remark)
+    return _exactly(Addresses(((offset + first, offset + (last | host_mask)),)), remark)
 
 
 def _length(text: str, bits: int) -> int | str:
@@ -170,7 +170,7 @@ def _ipv6(text: str) -> int | None:
 
 def _single(text: str) -> Addresses:
     if (number := _ipv4(text)) is not None:
-        number += _UNSPECIFIED
+        number += _IPV4_OFFSET
     elif (number := _ipv6(text.partition("%")[0])) is None:
         return NOBODY
     return Addresses(((number, number),))

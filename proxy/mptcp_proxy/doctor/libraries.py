@@ -10,12 +10,12 @@ from mptcp_common.throttler_needs import NFTABLES, PCAP, first_loadable, missing
 
 
 def pcap(loads: Callable[[str], bool]) -> Finding:
-    if missing_feature := missing_pcap(loads):
-        return fail("libpcap", *missing_feature)
+    if problem := missing_pcap(loads):
+        return fail("libpcap", *problem)
     return ok("libpcap", f"{first_loadable(PCAP, loads)} loads")
 
 
 def nftables(loads: Callable[[str], bool]) -> Finding:
-    if missing_feature := missing_nftables(loads):
-        return warn("libnftables", *missing_feature)
+    if problem := missing_nftables(loads):
+        return warn("libnftables", *problem)
     return ok("libnftables", f"{first_loadable(NFTABLES, loads)} loads")

@@ -21,7 +21,7 @@ DEFAULTS = Settings(
     Path("/run/mptcp-throttler/status.sock"), End("127.0.0.1", 3180), "proxy", 3128, None, None, "portal.yaml"
 )
 CAPTIVE = "captive_portal:\n  listen: 192.168.1.10:3182\n"
-EVERYWHERE = ONBOARDING.replace("192.168.1.10:", "0.0.0.0:")
+ON_ALL_ADDRESSES = ONBOARDING.replace("192.168.1.10:", "0.0.0.0:")
 
 
 def problems(text: str) -> list[str]:
@@ -55,7 +55,7 @@ def test_shipped_schema_matches_the_code() -> None:
     assert (CONF / NAME).read_text() == schema_text(settings_schema())
 
 
-def test_page_url_is_configured_or_the_listening_address() -> None:
+def test_page_url_is_configured_or_has_the_listening_address() -> None:
     assert onboarding().url == "http://192.168.1.10:3181/"
     assert onboarding("url: http://proxy.example.net").url == "http://proxy.example.net/"
     for url in ("https://proxy.example.net:8443/how/to/", "http://[2001:db8::1]:3181/", "http://192.168.1.10/"):
@@ -72,7 +72,7 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
         (ONBOARDING.replace("192.168.1.10:3181", "'[fe80::1]:3181'"), 3, "is link-local, multicast, or IPv4"),
         (ONBOARDING.replace("192.168.1.10:3181", "'[::ffff:192.168.1.10]:3181'"), 3, "IPv4 written as IPv6"),
         (ONBOARDING.replace("192.168.1.10:3181", "224.0.0.1:3181"), 3, "multicast"),
-        (EVERYWHERE.replace("3181", "3180") + "  url: http://x/", 3, "used by check"),
+        (ON_ALL_ADDRESSES.replace("3181", "3180") + "  url: http://x/", 3, "used by check"),
         ("check:\n  squid_user: no user", 2, "name of a user"),
         ("status_socket: status.sock", 1, "absolute"),
         (f"status_socket: /{'x' * 108}", 1, "too long"),
@@ -94,12 +94,12 @@ def test_page_url_is_configured_or_the_listening_address() -> None:
         ("proxy: {address: localhost}", 1, "that clients can reach"),
         ("proxy: {address: 255.255.255.255}", 1, "that clients can reach"),
         (ONBOARDING.replace("3181", "3128"), 3, "used by the proxy"),
-        (EVERYWHERE.replace("3181", "3128") + "  url: http://x/", 3, "used by the proxy"),
+        (ON_ALL_ADDRESSES.replace("3181", "3128") + "  url: http://x/", 3, "used by the proxy"),
         ("proxy: {address: 'fe80::1'}", 1, "not an address or name"),
         (ONBOARDING + "  url: 'http://[fe80::1]:3181/'", 4, "web address"),
         (ONBOARDING + "  url: http://0.0.0.0:3181/", 4, "web address"),
-        (EVERYWHERE, 3, "write one of them, or add url"),
-        (EVERYWHERE.replace("0.0.0.0", "'[::]").replace("3181", "3181'"), 3, "write one of them, or add url"),
+        (ON_ALL_ADDRESSES, 3, "write one of them, or add url"),
+        (ON_ALL_ADDRESSES.replace("0.0.0.0", "'[::]").replace("3181", "3181'"), 3, "write one of them, or add url"),
         ("proxy: {adress: 10.0.0.1}", 1, 'did you mean "address"'),
         ("proxy: {address: 10.0.0.1, port: 0}", 1, "out of range"),
         (ONBOARDING + "  direct: [example..net]", 4, "neither a network nor a domain"),
@@ -132,7 +132,7 @@ def test_mistake_is_reported_with_its_line(text: str, line: int, message: str) -
 
 
 def test_page_on_a_wildcard_address_has_the_configured_url() -> None:
-    found = load_settings(EVERYWHERE + "  url: http://proxy.example.net:3181\n", "portal.yaml").onboarding
+    found = load_settings(ON_ALL_ADDRESSES + "  url: http://proxy.example.net:3181\n", "portal.yaml").onboarding
     assert found is not None
     assert (str(found.listen), found.url) == ("0.0.0.0:3181", "http://proxy.example.net:3181/")
 
@@ -145,10 +145,10 @@ def test_same_port_on_different_addresses_is_accepted() -> None:
     assert {str(found.onboarding.listen), str(found.captive.listen)} == {"[fd00::1]:3180", "192.168.1.10:3180"}
 
 
-@pytest.mark.parametrize("every", ["[::]", "[0::0:0]", "0.0.0.0"])
-def test_wildcard_address_conflicts_with_the_same_port(every: str) -> None:
+@pytest.mark.parametrize("wildcard", ["[::]", "[0::0:0]", "0.0.0.0"])
+def test_wildcard_address_conflicts_with_the_same_port(wildcard: str) -> None:
     """[::] also includes every IPv4 address."""
-    ports = ONBOARDING.replace("192.168.1.10:3181", f"'{every}:3180'") + "  url: http://x/\n"
+    ports = ONBOARDING.replace("192.168.1.10:3181", f"'{wildcard}:3180'") + "  url: http://x/\n"
     (found,) = problems(ports)
     assert '3180" is used by check; write another port' in found
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Malformed and ambiguous requests, which two servers on the way of a request may read differently (RFC 9112, 11.2).
+"""Malformed and ambiguous requests, which two servers that a request passes may interpret differently (RFC 9112,
+11.2).
 
 Whatever the status, a strict parser (``strict.py``) reads everything that the origin gets: no request may have two
 meanings or begin within the body of another request. ``/inner`` is the request that an attacker tries to smuggle.
-``/next`` begins where the body ends according to the RFC: it is the same client's next request and gets the second
-answer, although a proxy in front of this proxy may read it differently.
+``/next`` begins where, according to the RFC, the body ends. So it is the same client's next request, and gets the
+second answer; another proxy in front of this one may see it as part of the body.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def _refused(rows: dict[str, bytes]) -> list[Row]:
 
 
 def _refused_or_forwarded(rows: dict[str, bytes]) -> list[Row]:
-    """Return rows that a proxy may refuse, forward or repair (RFC 9112). The origin must get only one meaning."""
+    """Return rows that a proxy may refuse, forward or repair (RFC 9112). What the origin gets must have only one
+    meaning."""
     return [Row(name, sent, _BAD_OR_REFUSED | {200}, reaches=None) for name, sent in rows.items()]
 
 
@@ -42,12 +44,12 @@ _LENGTHS = {
     "two-lengths": _post("Content-Length: 0", _LENGTH, body=_INNER),
     "two-lengths-reversed": _post(_LENGTH, "Content-Length: 0", body=_INNER),
     "two-lengths-in-one": _post(f"Content-Length: 0, {len(_INNER)}", body=_INNER),
-    "length-minus": _post("Content-Length: -1", body=_INNER),
+    "length-negative": _post("Content-Length: -1", body=_INNER),
     "length-plus": _post(f"Content-Length: +{len(_INNER)}", body=_INNER),
     "length-hex": _post("Content-Length: 0x10", body=_INNER),
     "length-letters": _post("Content-Length: 1a", body=_INNER),
     "length-words": _post("Content-Length: 1 2", body=_INNER),
-    "length-blank": _post("Content-Length: ", body=_INNER),
+    "length-empty": _post("Content-Length: ", body=_INNER),
     "length-semicolon": _post("Content-Length: 0;1", body=_INNER),
     "length-dot": _post("Content-Length: 1.0", body=_INNER),
     "length-exponent": _post("Content-Length: 1e1", body=_INNER),
@@ -77,13 +79,13 @@ _CODINGS = {
     "coding-two-fields-reversed": _post(_CHUNKED, "Transfer-Encoding: x", body=_LAST_CHUNK + _INNER),
     "coding-quoted": _post('Transfer-Encoding: "chunked"', body=_LAST_CHUNK + _INNER),
     "coding-parameter": _post("Transfer-Encoding: chunked;a=b", body=_LAST_CHUNK + _INNER),
-    "coding-blank": _post("Transfer-Encoding: ", _LENGTH, body=_INNER),
+    "coding-empty": _post("Transfer-Encoding: ", _LENGTH, body=_INNER),
     "coding-comma": _post("Transfer-Encoding: ,", _LENGTH, body=_INNER),
     "coding-null": _post("Transfer-Encoding: chunked\x00", body=_LAST_CHUNK + _INNER),
     "coding-no-break-space": _post("Transfer-Encoding: \xa0chunked", body=_LAST_CHUNK + _INNER),
     "coding-in-a-get": get(_URL, "Transfer-Encoding: x", body=_INNER),
 }
-_TOLERATED_CODINGS = {
+_TOLERATED_BODIES = {
     "length-then-chunked": _post("Content-Length: 5", _CHUNKED, body=_LAST_CHUNK + _NEXT),
     "chunked-then-length": _post(_CHUNKED, "Content-Length: 5", body=_LAST_CHUNK + _NEXT),
     # Squid treats these characters as blanks.
@@ -111,8 +113,8 @@ _TOLERATED_CODINGS = {
     "chunked-after-bare-newline": _post("X: y\nTransfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
     "chunked-after-bare-return": _post("X: y\rTransfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
     "chunked-after-null": _post("X: y\x00Transfer-Encoding: chunked", "Content-Length: 5", body=_LAST_CHUNK),
-    "named-as-hop": _post("Connection: Transfer-Encoding", _CHUNKED, body=_LAST_CHUNK),
-    "length-named-as-hop": _post("Connection: Content-Length", "Content-Length: 5", body=b"hello"),
+    "coding-named-in-connection": _post("Connection: Transfer-Encoding", _CHUNKED, body=_LAST_CHUNK),
+    "length-named-in-connection": _post("Connection: Content-Length", "Content-Length: 5", body=b"hello"),
     "expect": _post("Expect: 100-continue", "Content-Length: 5", body=b"hello"),
     "expect-unknown": _post("Expect: 200-maybe", "Content-Length: 5", body=b"hello"),
     "get-with-a-request-in-its-body": get(_URL, _LENGTH, body=_INNER),
@@ -123,9 +125,9 @@ _CHUNKS = {
     "chunk-size-letter": b"g\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-size-0x": b"0x5\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-size-plus": b"+5\r\nhello\r\n" + _LAST_CHUNK,
-    "chunk-size-blank": b"\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-empty": b"\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-size-beyond-64-bits": b"10000000000000005\r\nhello\r\n" + _LAST_CHUNK,
-    "chunk-size-of-16-f": b"ffffffffffffffff\r\nhello\r\n" + _LAST_CHUNK,
+    "chunk-size-64-bits": b"ffffffffffffffff\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-size-underscore": b"0_5\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-longer-than-announced": b"4\r\nhello\r\n" + _LAST_CHUNK,
     "chunk-without-end": b"5\r\nhello5\r\nhello\r\n" + _LAST_CHUNK,
@@ -185,7 +187,7 @@ _LINES = {
     "blank-before": b" " + get(_URL),
     "no-host": _raw(f"GET {_URL} HTTP/1.1\r\n\r\n"),
     "two-hosts": _raw(f"GET {_URL} HTTP/1.1\r\nHost: {ORIGIN}\r\nHost: other.example\r\n\r\n"),
-    "host-blank": _raw(f"GET {_URL} HTTP/1.1\r\nHost: \r\n\r\n"),
+    "host-empty": _raw(f"GET {_URL} HTTP/1.1\r\nHost: \r\n\r\n"),
     "host-of-two-words": _raw(f"GET {_URL} HTTP/1.1\r\nHost: a b\r\n\r\n"),
     "host-with-path": _raw(f"GET {_URL} HTTP/1.1\r\nHost: a/b\r\n\r\n"),
 }
@@ -193,8 +195,8 @@ _FIRST_LINES = {
     "line-two-blanks": f"GET  {_URL} HTTP/1.1",
     "line-tabs": f"GET\t{_URL}\tHTTP/1.1",
     "line-blanks-after": f"GET {_URL} HTTP/1.1 ",
-    "line-return-in": f"GET {_URL}\rX HTTP/1.1",
-    "line-null-in": f"GET {_URL}\x00 HTTP/1.1",
+    "line-with-return": f"GET {_URL}\rX HTTP/1.1",
+    "line-with-null": f"GET {_URL}\x00 HTTP/1.1",
     "line-blank-in-url": f"GET {_URL} x HTTP/1.1",
     "line-no-url": "GET  HTTP/1.1",
     "line-no-version": f"GET {_URL}",
@@ -208,13 +210,13 @@ _FIRST_LINES = {
     "line-version-long": f"GET {_URL} HTTP/1.11111111111111111111",
     "line-version-other": f"GET {_URL} ICAP/1.0",
     "line-method-blank": f" {_URL} HTTP/1.1",
-    "line-method-odd": f"GE(T {_URL} HTTP/1.1",
+    "line-method-parenthesis": f"GE(T {_URL} HTTP/1.1",
     "line-method-control": f"G\x01T {_URL} HTTP/1.1",
     "line-method-colon": f"GET: {_URL} HTTP/1.1",
     "line-url-8-bit": f"GET {_URL}/\xff HTTP/1.1",
     "line-url-control": f"GET {_URL}/\x01 HTTP/1.1",
     "line-url-escape-of-newline": f"GET {_URL}/%0d%0aX:%20y HTTP/1.1",
-    "line-only": "nonsense",
+    "line-nonsense": "nonsense",
     "line-http2-preface": "PRI * HTTP/2.0\r\n\r\nSM\r\n",
     "line-tls": "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     "line-proxy-protocol": f"PROXY TCP4 192.0.2.1 10.77.8.2 1 2\r\nGET {_URL} HTTP/1.1",
@@ -222,28 +224,28 @@ _FIRST_LINES = {
 _SIZES = {
     "size-header": get(_URL, "X: " + "a" * 200_000),
     "size-name": get(_URL, "X" * 100_000 + ": y"),
-    "size-many": get(_URL, *(f"X{n}: y" for n in range(20_000))),
+    "size-many-fields": get(_URL, *(f"X{n}: y" for n in range(20_000))),
     "size-url": get(_URL + "/" + "a" * 100_000),
     "size-method": get(_URL, method="A" * 100_000),
     "size-fields-of-commas": get(_URL, "Connection: " + "," * 100_000),
     "size-ranges": get(_URL, "Range: bytes=" + "0-0," * 30_000),
 }
 ROWS = (
-    Row("sound", get(_URL), statuses(200), reaches=1),
+    Row("well-formed", get(_URL), statuses(200), reaches=1),
     Row(
-        "sound-pipelined",
+        "well-formed-pipelined",
         get(_URL) + get(_URL) + get(_URL),
         statuses(200),
         reaches=3,
         answers=3,
     ),
-    Row("none-with-body", _post(body=_NEXT), statuses(200), reaches=1, answers=2),
+    Row("body-without-length", _post(body=_NEXT), statuses(200), reaches=1, answers=2),
     *_refused(_LENGTHS),
     *_refused(_CODINGS),
     *_refused({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS.items()}),
     *_refused(_SIZES),
     *_refused_or_forwarded(_SAME_LENGTHS),
-    *_refused_or_forwarded(_TOLERATED_CODINGS),
+    *_refused_or_forwarded(_TOLERATED_BODIES),
     *_refused_or_forwarded({name: _post(_CHUNKED, body=body) for name, body in _TOLERATED_CHUNKS.items()}),
     *_refused_or_forwarded(_LINES),
     *_refused_or_forwarded({name: _raw(f"{line}\r\nHost: {ORIGIN}\r\n\r\n") for name, line in _FIRST_LINES.items()}),

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 _BAD_LENGTHS: Final = """
-two-lengths two-lengths-reversed two-lengths-in-one length-minus length-plus length-hex length-letters length-words
-length-blank length-semicolon length-dot length-exponent length-underscore length-quoted length-beyond-64-bits
-length-wraps-63-bits length-no-break-space
+two-lengths two-lengths-reversed two-lengths-in-one length-negative length-plus length-hex length-letters
+length-words length-empty length-semicolon length-dot length-exponent length-underscore length-quoted
+length-beyond-64-bits length-wraps-63-bits length-no-break-space
 """.split()  # noqa: SIM905
 _ODD_FIRST_LINES: Final = """
 line-blanks-after line-no-version line-version-0.9 line-version-3 line-version-lower-case line-version-letters

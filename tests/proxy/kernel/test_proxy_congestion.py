@@ -67,7 +67,7 @@ def test_congestion_control_applies_only_to_subflows_of_clients(
     assert "mptcp_listen" not in proxy.process.output()
 
 
-def test_missing_congestion_control_is_logged_and_the_proxy_serves(testbed: Testbed, origin: Origin) -> None:
+def test_missing_congestion_control_is_logged_and_the_proxy_runs(testbed: Testbed, origin: Origin) -> None:
     """The unknown name simulates bbr on a kernel that lacks it."""
     node = testbed["proxy"]
     proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))
@@ -76,4 +76,4 @@ def test_missing_congestion_control_is_logged_and_the_proxy_serves(testbed: Test
     assert (download.status, download.sha256) == (200, origin.digests[FILE])
     # Each worker binds its own listener and logs the line once.
     (line,) = {line for line in proxy.process.output().splitlines() if "mptcp_listen" in line}
-    assert "no congestion control nonesuch for MPTCP, the host's own is used: No such file" in line
+    assert "no congestion control nonesuch for MPTCP, the host's default is used: No such file" in line

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library and epoll(7): the library itself reports writable sockets, without the kernel."""
+"""Tests for the feature may-write of the preload library: the library reports to Squid which sockets are writable,
+without asking the kernel's epoll(7)."""
 
 from __future__ import annotations
 
+import select
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,10 @@ import pytest
 from preloading import Preloaded, scene_runner
 
 pytestmark = pytest.mark.kernel
-FULL = """
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+EVENTS_PER_TURN = 4
+"""Of turns.h."""
+NO_MEMORY_SOURCE = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,17 +25,17 @@ FULL = """
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-/* Simulates a kernel without memory for the next $FULL changes. */
+/* The next $FAILURES changes fail with ENOMEM. */
 int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
 {
 	int (*next)(int, int, int, struct epoll_event *) = dlsym(RTLD_NEXT, "epoll_ctl");
-	int remaining = getenv("FULL") != NULL ? atoi(getenv("FULL")) : 0;
+	int remaining = getenv("FAILURES") != NULL ? atoi(getenv("FAILURES")) : 0;
 	char text[16];
 
 	if (remaining == 0)
 		return next(epoll, operation, fd, event);
 	snprintf(text, sizeof text, "%d", remaining - 1);
-	setenv("FULL", text, 1);
+	setenv("FAILURES", text, 1);
 	errno = ENOMEM;
 	return -1;
 }
@@ -55,7 +60,9 @@ def kernel_events(server):
         except OSError: continue
         for words in map(str.split, lines):
             if words[:2] == ["tfd:", str(server.fileno())]: return int(words[3], 16) & 0x7
-def turn(wait=0): return dict(loop.poll(wait, 2048))
+def turn(wait=0):
+    "Return the events of one turn of the event loop, by descriptor."
+    return dict(loop.poll(wait, 2048))
 def write(server, data):
     try: return os.write(server.fileno(), data)
     except OSError as error: return errno.errorcode[error.errno]
@@ -67,13 +74,15 @@ def fill(server):
 def test_writable_socket_is_reported_twice_without_the_kernel(run_scene: Callable[..., Any]) -> None:
     found = run_scene("""
 server, client = connect(IN)
-steps = [[kernel_events(server), turn().get(server.fileno())]]
+in_kernel = kernel_events(server)
+steps = [[turn().get(server.fileno()), in_kernel]]
 loop.modify(server, IN | OUT)
 for _ in range(4): steps.append([turn().get(server.fileno()), kernel_events(server)])
 loop.modify(server, IN); steps.append([turn().get(server.fileno()), kernel_events(server)])
 report(steps=steps)
 """)
-    assert found["steps"] == [[1, None], [4, 1], [4, 1], [4, 5], [4, 5], [None, 1]]
+    reported_and_in_kernel = [[None, IN], [OUT, IN], [OUT, IN], [OUT, IN | OUT], [OUT, IN | OUT], [None, IN]]
+    assert found["steps"] == reported_and_in_kernel
 
 
 def test_continuous_writer_is_reported_without_the_kernel(run_scene: Callable[..., Any]) -> None:
@@ -84,15 +93,15 @@ for _ in range(20):
     reported.append(turn().get(server.fileno())); write(server, b"x"); client.recv(9)
 report(reported=reported, in_kernel=kernel_events(server))
 """)
-    assert found["reported"].count(4) >= 19
-    assert found["in_kernel"] == 1
+    assert found["reported"].count(OUT) >= 19
+    assert found["in_kernel"] == IN
 
 
 def test_kernel_reports_events_without_fair_turns(run_scene: Callable[..., Any]) -> None:
-    assert run_scene("report(in_kernel=kernel_events(connect(IN | OUT)[0]))", turns="kernel") == {"in_kernel": 5}
+    assert run_scene("report(in_kernel=kernel_events(connect(IN | OUT)[0]))", turns="kernel") == {"in_kernel": IN | OUT}
 
 
-def test_may_write_can_be_disabled(run_scene: Callable[..., Any]) -> None:
+def test_without_may_write_the_kernel_reports_events(run_scene: Callable[..., Any]) -> None:
     found = run_scene(
         """
 server, client = connect(IN | OUT)
@@ -102,7 +111,7 @@ report(steps=[*steps, kernel_events(server)])
 """,
         MPTCP_WITHOUT="zero-read,may-write",
     )
-    assert found["steps"] == [5, 4, 4, 4, 5]
+    assert found["steps"] == [IN | OUT, OUT, OUT, OUT, IN | OUT]
 
 
 def test_full_socket_is_reported_when_it_has_room(run_scene: Callable[..., Any]) -> None:
@@ -118,7 +127,7 @@ while True:
 steps.append(turn(5).get(server.fileno()))
 report(steps=steps)
 """)
-    assert found["steps"] == [None, 5, 4]
+    assert found["steps"] == [None, IN | OUT, OUT]
 
 
 def test_kernel_reports_a_socket_that_is_used_with_send(run_scene: Callable[..., Any]) -> None:
@@ -138,7 +147,7 @@ report(failures=failures)
 
 
 def test_connecting_socket_is_reported_only_when_connected(run_scene: Callable[..., Any]) -> None:
-    """The socket reuses the descriptor of a connection that was always writable."""
+    """The library must not remember that the descriptor was writable: its previous socket was."""
     found = run_scene("""
 connect(IN)
 full = socket(AF_INET, SOCK_STREAM); full.bind(("127.0.0.1", 4000)); full.listen(0)
@@ -158,7 +167,7 @@ report(same=last.fileno() == number, result=result, reported=[turn().get(number)
 
 
 def test_change_undone_in_the_same_turn_needs_no_system_call(run_scene: Callable[..., Any]) -> None:
-    """An example is an idle connection to an origin that gets another request."""
+    """Squid does this, for example, when it sends another request on an idle connection to an origin."""
     found = run_scene("""
 connect(IN)
 near, far = socketpair(); far.send(b"?")
@@ -173,7 +182,7 @@ try: loop.unregister(near)
 except FileNotFoundError: steps.append("not registered")
 report(steps=steps)
 """)
-    assert found["steps"] == [1, 1, 4, 1, None, 1, 1, None, "not registered"]
+    assert found["steps"] == [IN, IN, OUT, IN, None, IN, IN, None, "not registered"]
 
 
 def test_failed_registration_is_reported_immediately(run_scene: Callable[..., Any]) -> None:
@@ -200,10 +209,10 @@ loop.modify(near, IN); steps += [turn().get(near.fileno()), kernel_events(near)]
 loop.unregister(near); steps += [turn().get(near.fileno()), kernel_events(near)]
 report(steps=steps)
 """)
-    assert found["steps"] == [5, 5, 1, 1, None, None]
+    assert found["steps"] == [IN | OUT, IN | OUT, IN, IN, None, None]
 
 
-def test_kernels_events_follow_after_four_turns_of_reports(run_scene: Callable[..., Any]) -> None:
+def test_kernel_is_asked_after_four_turns(run_scene: Callable[..., Any]) -> None:
     """While the library has more sockets to report, it calls the kernel's epoll with a timeout of 0."""
     found = run_scene("""
 many = {}
@@ -216,12 +225,12 @@ reported = set(events)
 for _ in range(16): reported |= set(turn(5))
 report(before=before, quick=time.monotonic() - start_time < 2, all=len(reported & set(many)))
 """)
-    assert found["before"] == 16
+    assert found["before"] == 4 * EVENTS_PER_TURN
     assert found["quick"]
     assert found["all"] == 100
 
 
-def test_each_client_gets_its_share_of_the_reports(run_scene: Callable[..., Any]) -> None:
+def test_reports_are_shared_equally_among_clients(run_scene: Callable[..., Any]) -> None:
     found = run_scene("""
 many = {}
 for address in ["127.0.0.2"] * 60 + ["127.0.0.3"]:
@@ -232,14 +241,15 @@ for _ in range(400):
     for fd in turn():
         reported[fd] += 1; write(many[fd][0], b"x"); many[fd][1].recv(9)
 last_client = reported.pop(last)
-report(one=last_client, smallest=min(reported.values()), largest=max(reported.values()))
+report(last_client=last_client, smallest=min(reported.values()), largest=max(reported.values()))
 """)
-    assert found["one"] > 5 * found["largest"]
+    assert found["last_client"] > 5 * found["largest"]
     assert found["smallest"] > 0
 
 
 def test_copy_of_a_closed_descriptor_has_no_events_in_epoll(run_scene: Callable[..., Any]) -> None:
-    """A helper has such a copy until its start ends. The copy's event would have the descriptor of another socket."""
+    """A helper process inherits such a copy until it has started. An event of the copy would be reported for a reused
+    descriptor, that is, for another socket."""
     found = run_scene("""
 connect(IN)
 near, far = socketpair(); loop.register(near, IN)
@@ -268,26 +278,27 @@ report(turns=turns)
 
 def test_change_without_memory_is_repeated(tmp_path: Path, preloaded: Preloaded) -> None:
     """Defect: the library did not repeat the change, and Squid waited for an event forever."""
-    full = tmp_path / "full.so"
-    (tmp_path / "full.c").write_text(FULL)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(full), str(tmp_path / "full.c")], check=True)
-    found = scene_runner(Preloaded([*preloaded.libraries, full]), SCENE)("""
+    no_memory, source = tmp_path / "no_memory.so", tmp_path / "no_memory.c"
+    source.write_text(NO_MEMORY_SOURCE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(no_memory), str(source)], check=True)
+    found = scene_runner(Preloaded([*preloaded.libraries, no_memory]), SCENE)("""
 server, client = connect(IN)
 turn()
 client.sendall(b"?")
 loop.modify(server, 0)
-os.environ["FULL"] = "3"
+os.environ["FAILURES"] = "3"
 loop.modify(server, IN); loop.modify(server, OUT); fill(server)
 reported = []
 for _ in range(8):
     reported.append(kernel_events(server)); turn()
 report(first=reported[0], last=reported[-1])
 """)
-    assert found == {"first": 1, "last": 4}
+    assert found == {"first": IN, "last": OUT}
 
 
 def test_crash_within_the_library_is_reported(preloaded: Preloaded) -> None:
-    """Defect: Squid's signal handler closes its listeners, but the interrupted code held the lock for that."""
+    """Defect: after a crash, Squid's signal handler closes its listeners, which waited forever for the lock that the
+    crashed code held."""
     found = scene_runner(preloaded, SCENE)("""
 import ctypes
 server, client = connect(IN | OUT)

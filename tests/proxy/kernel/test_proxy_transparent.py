@@ -50,7 +50,7 @@ rules:
 """
 NET_BIND_SERVICE, NET_ADMIN = 1 << 10, 1 << 12
 """Capability masks of linux/capability.h."""
-PORT = 3129
+TRANSPARENT_PORT = 3129
 
 
 def capabilities(pid: int) -> int:
@@ -66,31 +66,31 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node, origin = testbed["proxy"], start_origin(testbed["origin"], {"file.bin": 100_000})
-    started = start_proxy(node, configuration(node, f"workers {worker_count}"))
+    proxy = start_proxy(node, configuration(node, f"workers {worker_count}"))
     process_count = worker_count + (worker_count > 1)  # several workers have a coordinator
-    wait_until(lambda: len(workers(started.process)) == process_count, "all workers run")
+    wait_until(lambda: len(workers(proxy.process)) == process_count, "all workers run")
 
     def all_capabilities() -> set[int]:
-        return {capabilities(pid) for pid in workers(started.process)}
+        return {capabilities(pid) for pid in workers(proxy.process)}
 
     wait_until(lambda: all_capabilities() == {NET_BIND_SERVICE}, "the workers have dropped other capabilities")
-    before = set(workers(started.process))
-    configuration(node, f"workers {worker_count}", f"http_port {PORT} tproxy")
-    started.process.signal(signal.SIGHUP)
-    wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is open")
+    before = set(workers(proxy.process))
+    configuration(node, f"workers {worker_count}", f"http_port {TRANSPARENT_PORT} tproxy")
+    proxy.process.signal(signal.SIGHUP)
+    wait_until(lambda: f"*:{TRANSPARENT_PORT}" in mptcp_listeners(node), "the transparent listener is open")
     wait_until(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the listener's capability"
     )
-    assert set(workers(started.process)) == before, "a worker ended"
+    assert set(workers(proxy.process)) == before, "a worker ended"
     assert all(has_libraries(pid) for pid in before)
-    assert started.process.stop(60) == 0
+    assert proxy.process.stop(60) == 0
 
-    started = start_proxy(node, configuration(node, f"workers {worker_count}", f"http_port {PORT} tproxy"))
+    proxy = start_proxy(node, configuration(node, f"workers {worker_count}", f"http_port {TRANSPARENT_PORT} tproxy"))
     wait_until(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start"
     )
-    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are open")
-    download = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
+    wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{TRANSPARENT_PORT}"}, "both listeners are open")
+    download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
     assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
 
 
@@ -101,13 +101,13 @@ def intercept(testbed: Testbed) -> None:
     origin.run(["ip", "addr", "add", f"{SITE_ADDRESS}/32", "dev", "lo"])
     core.run(["ip", "route", "add", f"{SITE_ADDRESS}/32", "via", origin.service_address()])
     core.run(["ip", "route", "add", "default", "via", proxy.service_address(), "table", "300"])
-    paths = [
+    routed = [
         ("to-eth0", SITE_ADDRESS),
         ("to-wlan0", SITE_ADDRESS),
         ("to-origin", "10.77.1.0/24"),
         ("to-origin", "10.77.2.0/24"),
     ]
-    for device, target in paths:
+    for device, target in routed:
         core.run(["ip", "rule", "add", "iif", device, "to", target, "lookup", "300"])
     for key in ("ip_forward=1", "conf.all.rp_filter=0", "conf.wan0.rp_filter=0"):
         proxy.run(["sysctl", "-qw", f"net.ipv4.{key}"])
@@ -127,7 +127,7 @@ def transparent_configuration(node: LiveNode) -> Path:
     return node.write("transparent.conf", f"{text}{ports}shutdown_lifetime 0 seconds\n")
 
 
-def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_clients_without_proxy_settings_use_both_paths(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
     node, client = testbed["proxy"], testbed["client"]
     start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
@@ -137,8 +137,8 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
 
     def received_bytes(scheme: str) -> dict[str, int]:
         before = client.counters()
-        output = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
-        command = mptcp_command(["curl", "-sSk", "-m", "50", *output, f"{scheme}://{SITE_ADDRESS}/large.bin"])
+        output_options = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
+        command = mptcp_command(["curl", "-sSk", "-m", "50", *output_options, f"{scheme}://{SITE_ADDRESS}/large.bin"])
         assert client.run(command, timeout=60).stdout == f"200 {FILES['large.bin']}"
         after = client.counters()
         return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
@@ -152,9 +152,9 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
         start_time = time.monotonic()
-        sizes = received_bytes(scheme)
-        assert sizes["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - start_time), "the cap is exceeded"
-        assert sizes["wlan0"] > sizes["eth0"]
+        received = received_bytes(scheme)
+        assert received["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - start_time), "the cap is exceeded"
+        assert received["wlan0"] > received["eth0"]
     throttler.process.stop()
     answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)
     found = {each["check"]: each["status"] for each in json.loads(answer.stdout)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's findings about a relay, with recorded output of various hosts."""
+"""Tests for the doctor's findings about a relay, with the states of various hosts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_parents_that_squid_considers_dead_are_reported(
         (None, WARN, "read"),
     ],
 )
-def test_doctor_judges_the_subflow_limit(subflows: int | None, status: Status, words: str) -> None:
+def test_finding_about_the_subflow_limit(subflows: int | None, status: Status, words: str) -> None:
     assert_finding(relay.limit(subflows), status, words)
 
 
@@ -104,7 +104,7 @@ def test_finding_explains_plain_tcp_if_the_kernel_gave_up_multipath_tcp() -> Non
         ([ETH, WLAN, Uplink("10.0.0.9", "")], FAIL, ["no interface has the address of the endpoint 10.0.0.9"]),
     ],
 )
-def test_doctor_judges_the_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
+def test_finding_about_the_uplinks(endpoints: list[Uplink], status: Status, words: list[str]) -> None:
     assert_finding(relay.uplinks(endpoints, [ETH, WLAN]), status, *words)
 
 
@@ -140,7 +140,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
         ),
         ([(ETH6, "2001:db8::1", "")], FAIL, ["no route", "ip -6 rule add from fd77:1::2 table 102"]),
         ([(Uplink("10.0.0.9", "usb0"), "192.0.2.1", "eth0")], FAIL, ["via GATEWAY dev usb0"]),
-        # A rule would have no effect on this endpoint.
+        # The endpoint is bound to eth0 (``dev``), so a routing rule would have no effect.
         (
             [(Uplink("10.77.2.2", "wlan0", id=3, bound="eth0"), "192.0.2.1", "eth0")],
             FAIL,
@@ -149,7 +149,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
         ([], WARN, ["nothing to check"]),
     ],
 )
-def test_doctor_judges_the_routes_of_the_uplinks(
+def test_finding_about_the_routes_of_the_uplinks(
     found: list[tuple[Uplink, str, str]], status: Status, words: list[str]
 ) -> None:
     assert_finding(relay.routes(found, {101}), status, *words)
@@ -187,7 +187,7 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         ([], "Name or service not known", FAIL, "Name or service not known"),
     ],
 )
-def test_doctor_judges_a_parent(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
+def test_finding_about_a_parent(attempts: list[Attempt], error: str, status: Status, words: str) -> None:
     assert_finding(relay.parent("p:3128", attempts, error), status, words)
 
 
@@ -198,7 +198,7 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "unloaded", "counts", "status", "words"),
+    ("listed_parents", "without_library", "counts", "status", "words"),
     [
         (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none over plain TCP"),
         (
@@ -220,10 +220,10 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
         (["a:1"], 2, ConnectionCounts(), FAIL, "without the preload library (2 of its processes)"),
     ],
 )
-def test_doctor_judges_a_running_relay(
-    listed: list[str], unloaded: int, counts: ConnectionCounts, status: Status, words: str
+def test_finding_about_a_running_relay(
+    listed_parents: list[str], without_library: int, counts: ConnectionCounts, status: Status, words: str
 ) -> None:
-    (finding,) = relay.running(listed, ["a:1"], unloaded, counts)
+    (finding,) = relay.running(listed_parents, ["a:1"], without_library, counts)
     assert_finding(finding, status, words)
 
 

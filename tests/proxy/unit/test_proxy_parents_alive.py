@@ -82,12 +82,12 @@ def test_summary_names_the_parents_that_do_not_answer() -> None:
     ],
 )
 def test_address_for_the_query_is_chosen_from_the_listeners(ports: list[str], expected: QueryAddress | None) -> None:
-    lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(ports, 1))
-    assert query_address(listeners(statements(lines, "mptcprelay"))) == expected
+    configured = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(ports, 1))
+    assert query_address(listeners(statements(configured, "mptcprelay"))) == expected
 
 
 @contextmanager
-def squid(status: int, page: str) -> Iterator[tuple[QueryAddress, list[str]]]:
+def fake_squid(status: int, page: str) -> Iterator[tuple[QueryAddress, list[str]]]:
     requested: list[str] = []
 
     class Manager(http.server.BaseHTTPRequestHandler):
@@ -108,10 +108,10 @@ def squid(status: int, page: str) -> Iterator[tuple[QueryAddress, list[str]]]:
 
 
 def test_cache_manager_is_queried_for_the_parents() -> None:
-    with squid(200, PAGE) as (address, requested):
+    with fake_squid(200, PAGE) as (address, requested):
         assert fetch_page(address) == PAGE
     assert requested == ["/squid-internal-mgr/server_list"]
-    with squid(403, "no") as (address, _), pytest.raises(RefusedError, match="403 Forbidden"):
+    with fake_squid(403, "no") as (address, _), pytest.raises(RefusedError, match="403 Forbidden"):
         fetch_page(address)
     with pytest.raises(ConnectionRefusedError):
         fetch_page(address)
@@ -142,7 +142,7 @@ def test_answer_before_the_workers_registered_is_not_a_refusal(capsys: pytest.Ca
     """Defect: during the start of Squid, the relay reported that squid.conf refuses the query."""
     watch = ParentsWatch()
     watch._states = DOWN
-    with squid(404, "ERR_INVALID_URL") as (address, _):
+    with fake_squid(404, "ERR_INVALID_URL") as (address, _):
         watch.set_listeners(listeners(statements(lines(address.port), "x")))
         watch.query_once()
     assert capsys.readouterr().err == ""
@@ -154,9 +154,9 @@ def lines(port: int) -> tuple[PhysicalLine, ...]:
 
 
 def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
-    with squid(200, PAGE) as (address, _):
+    with fake_squid(200, PAGE) as (address, _):
         assert current_states(listeners(statements(lines(address.port), "x"))) == (DOWN, "")
-    with squid(403, "no") as (address, _):
+    with fake_squid(403, "no") as (address, _):
         assert current_states(listeners(statements(lines(address.port), "x"))) == ({}, "403 Forbidden")
     assert current_states(listeners(statements(lines(address.port), "x"))) == ({}, "Connection refused")
     assert current_states([]) == ({}, "none of its ports accepts the query")
@@ -203,7 +203,7 @@ def test_long_dead_parent_is_queried_less_often() -> None:
         pauses.append(watch.pause)
     assert pauses == [5.0, 5.0, 30.0, 5.0, 5.0]
     now += 400
-    assert watch.pause == 5.0, "no parent is dead"
+    assert watch.pause == 5.0, "the pause grew although no parent is dead"
 
 
 def test_lack_of_a_port_for_the_query_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:

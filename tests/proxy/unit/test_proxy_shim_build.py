@@ -39,6 +39,9 @@ def test_failed_build_of_the_library_is_an_error(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("CC", "/nonexistent/cc")
     with pytest.raises(shim.ShimError, match="apt install gcc"):
         shim.build(tmp_path / shim.TURNS)
+
+
+def test_packaged_library_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(shim.PACKAGED, "/nonexistent/y.so")
     with pytest.raises(shim.ShimError, match=r"MPTCP_LISTEN_SHIM=/nonexistent/y\.so"):
         shim.library()
@@ -56,7 +59,7 @@ def test_failed_build_of_the_library_is_an_error(tmp_path: Path, monkeypatch: py
 def test_library_or_compiler_that_others_can_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Defect: root loaded any library of the environment into Squid, and ran any compiler."""
+    """Defect: root loaded any library, and ran any compiler, that a variable of the environment named."""
     directory = tmp_path / "bin"
     directory.mkdir(0o755)
     file = directory / "file"
@@ -102,7 +105,7 @@ def test_library_or_compiler_that_others_can_write_is_refused(
     [
         ("fair", set(), [shim.TURNS, shim.LISTEN]),
         ("fair", set(shim.FEATURES), [shim.TURNS, shim.LISTEN]),
-        # The correction for uploads is in the event loop's library.
+        # The feature zero-read, which corrects uploads, is in the same library.
         ("kernel", set(), [shim.TURNS, shim.LISTEN]),
         ("kernel", {"zero-read"}, [shim.LISTEN]),
     ],

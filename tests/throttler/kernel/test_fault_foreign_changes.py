@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kernel
 PROGRAMS = 2
 """Number of the throttler's BPF programs: one limits sockets, the other counts the bytes that sockets carried."""
 DOWNLOADS, UPLOADS = "inet mptcp_throttler", "netdev mptcp_throttler"
-Damage = Callable[[], object]
+Change = Callable[[], object]
 IsRepaired = Callable[[], bool]
 
 
@@ -42,7 +42,11 @@ class Scene:
 
     def is_shaped(self) -> bool:
         """Return whether the kernel has all objects that a capped subflow needs."""
-        if not (self.is_in_sets() if self.site.backend == "iptables" else self.is_in_table(DOWNLOADS, "vmap @v6")):
+        if not (
+            self.sets_are_complete()
+            if self.site.backend == "iptables"
+            else self.table_is_complete(DOWNLOADS, "vmap @v6")
+        ):
             return False
         command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
         show = self.site.proxy.run(["sh", "-c", command], check=False)
@@ -58,16 +62,16 @@ class Scene:
                 )
             )
             and show.stdout.count("rate 5Mbit ceil 5Mbit") == 2
-            and self.is_in_table(UPLOADS, "fwd to")
+            and self.table_is_complete(UPLOADS, "fwd to")
         )
 
-    def is_in_sets(self) -> bool:
+    def sets_are_complete(self) -> bool:
         command = "iptables-legacy -t mangle -S; ip6tables-legacy -t mangle -S"
         rules = self.site.proxy.run(["sh", "-c", command]).stdout
         return rules.count("--comment mptcp-throttler") == 4 and clients(self.site.entries()) == ["10.77.1.2"]
 
-    def is_in_table(self, table: str, rule: str) -> bool:
-        """Return whether *table*, of either direction, has *rule* and the connection's entry."""
+    def table_is_complete(self, table: str, rule: str) -> bool:
+        """Return whether *table*, of either direction, has *rule*, the rule for IPv4 and the connection's entry."""
         listing = self.site.proxy.run(["nft", "-n", "list", "table", *table.split()], check=False).stdout
         return all(words in listing for words in (rule, "vmap @v4", "10.77.1.2 . "))
 
@@ -110,15 +114,15 @@ COMMON_CHANGES = {
     "all of nftables": ("nft flush ruleset", "(nft)"),
 }
 IPTABLES_CHANGES = {
-    "rules": ("iptables-legacy -t mangle -F", "does not report"),
-    "entries": ("ipset flush mptcp-throttler-4-3128", "does not report"),
+    "the rules": ("iptables-legacy -t mangle -F", "does not report"),
+    "the entries": ("ipset flush mptcp-throttler-4-3128", "does not report"),
     "a set": (
         "iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F; ipset destroy mptcp-throttler-4-3128",
         "does not report",
     ),
 }
 NFTABLES_CHANGES = {
-    "entries": ("nft flush map inet mptcp_throttler v4", "(nft)"),
+    "the entries": ("nft flush map inet mptcp_throttler v4", "(nft)"),
     "the table": ("nft delete table inet mptcp_throttler", "(nft)"),
     "a map with its rules": (
         "nft flush chain inet mptcp_throttler postrouting; nft delete map inet mptcp_throttler v4",
@@ -128,8 +132,8 @@ NFTABLES_CHANGES = {
 }
 
 
-def each_change(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("command", "author"), damage.values(), ids=damage)
+def each_change(changes: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("command", "logged_author"), changes.values(), ids=changes)
 
 
 def with_notices(backend: str) -> pytest.MarkDecorator:
@@ -139,25 +143,25 @@ def with_notices(backend: str) -> pytest.MarkDecorator:
 
 def with_comparisons(backend: str) -> pytest.MarkDecorator:
     """Use a throttler that compares its state with the kernel's every second. The default is every ten seconds."""
-    return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-clock"])
+    return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-comparisons"])
 
 
 @with_notices("iptables")
 @each_change(COMMON_CHANGES)
-def test_noticed_change_is_repaired(scene: Scene, command: str, author: str) -> None:
-    check_repair(scene, command, author)
+def test_noticed_change_is_repaired(scene: Scene, command: str, logged_author: str) -> None:
+    check_repair(scene, command, logged_author)
 
 
 @with_comparisons("iptables")
 @each_change(IPTABLES_CHANGES)
-def test_change_to_iptables_is_found_by_comparison(scene: Scene, command: str, author: str) -> None:
-    check_repair(scene, command, author)
+def test_change_to_iptables_is_found_by_comparison(scene: Scene, command: str, logged_author: str) -> None:
+    check_repair(scene, command, logged_author)
 
 
 @with_notices("nftables")
 @each_change({"all of nftables": COMMON_CHANGES["all of nftables"]} | NFTABLES_CHANGES)
-def test_noticed_change_to_nftables_is_repaired(scene: Scene, command: str, author: str) -> None:
-    check_repair(scene, command, author)
+def test_noticed_change_to_nftables_is_repaired(scene: Scene, command: str, logged_author: str) -> None:
+    check_repair(scene, command, logged_author)
 
 
 @pytest.mark.nightly
@@ -175,18 +179,18 @@ def test_throttlers_own_changes_do_not_count_as_foreign(scene: Scene) -> None:
     assert scene.change_counters()["noticed"] == before
 
 
-def detach_program(scene: Scene, index: int) -> tuple[Damage, IsRepaired]:
+def detach_program(scene: Scene, index: int) -> tuple[Change, IsRepaired]:
     """Return two functions: one detaches the BPF program at *index*, the other checks that it is attached again."""
     pid, detached = scene.throttler.process.pid, [0]
 
-    def damage() -> None:
+    def change() -> None:
         detached[:] = [sorted(object_ids(pid, "link"))[index]]
         detach(detached[0])
 
-    return damage, lambda: detached[0] not in (found := object_ids(pid, "link")) and len(found) == PROGRAMS
+    return change, lambda: detached[0] not in (found := object_ids(pid, "link")) and len(found) == PROGRAMS
 
 
-def remove_file(path: Path) -> tuple[Damage, IsRepaired]:
+def remove_file(path: Path) -> tuple[Change, IsRepaired]:
     before = path.stat()
     return path.unlink, lambda: path.exists() and stat.S_IFMT(path.stat().st_mode) == stat.S_IFMT(before.st_mode)
 
@@ -195,9 +199,9 @@ def state_file(scene: Scene, name: str) -> Path:
     return Path(f"/proc/{scene.throttler.process.pid}/root/run/mptcp-throttler", name)
 
 
-CHANGES_WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] = {
-    "a BPF program is detached": lambda scene: detach_program(scene, 0),
-    "the other BPF program is detached": lambda scene: detach_program(scene, 1),
+CHANGES_WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Change, IsRepaired]]] = {
+    "a BPF program": lambda scene: detach_program(scene, 0),
+    "the other BPF program": lambda scene: detach_program(scene, 1),
     "the status socket": lambda scene: remove_file(scene.throttler.socket),
     "the file of replaced qdiscs": lambda scene: remove_file(state_file(scene, "replaced.json")),
     "the file of sysctls": lambda scene: remove_file(state_file(scene, "sysctls.json")),
@@ -207,23 +211,24 @@ CHANGES_WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] 
 @with_comparisons("nftables")
 @pytest.mark.parametrize("change", CHANGES_WITHOUT_NOTICE)
 def test_change_without_a_notice_is_found_by_comparison(scene: Scene, change: str) -> None:
-    damage_and_check(scene, *CHANGES_WITHOUT_NOTICE[change](scene), "does not report")
+    change_and_check(scene, *CHANGES_WITHOUT_NOTICE[change](scene), "does not report")
 
 
-def check_repair(scene: Scene, command: str, author: str) -> None:
-    damage_and_check(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.is_shaped, author)
+def check_repair(scene: Scene, command: str, logged_author: str) -> None:
+    change_and_check(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.is_shaped, logged_author)
 
 
-def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, author: str) -> None:
-    before, known_length, rounds = scene.change_counters(), len(scene.throttler.process.output()), scene.pulse.count
+def change_and_check(scene: Scene, change: Change, is_repaired: IsRepaired, logged_author: str) -> None:
+    before, pulses_before = scene.change_counters(), scene.pulse.count
+    known_length = len(scene.throttler.process.output())
 
     def change_lines() -> list[str]:
         return [each for each in scene.throttler.process.output()[known_length:].splitlines() if "changed by" in each]
 
-    took = repair_seconds(damage, is_repaired)
-    print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
+    seconds = repair_seconds(change, is_repaired)
+    print(f"repaired after {seconds:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
     until(lambda: bool(change_lines()), timeout=LONG_TIMEOUT)
-    assert all(author in line for line in change_lines()), change_lines()
+    assert all(logged_author in line for line in change_lines()), change_lines()
     assert scene.change_counters()["repaired"] > before["repaired"]
     assert scene.is_shaped()
-    until(lambda: scene.pulse.count > rounds, timeout=LONG_TIMEOUT)
+    until(lambda: scene.pulse.count > pulses_before, timeout=LONG_TIMEOUT)

@@ -108,8 +108,8 @@ class Host:
         end = socket.four_tuple.remote, socket.four_tuple.remote_port, socket.four_tuple.local_port
         self.stage.sockets.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
 
-    def take_used(self) -> dict[str, int]:
-        """Return the bytes counted for each budget, summed over clients and periods."""
+    def total_used(self) -> dict[str, int]:
+        """Return the bytes counted since the start for each budget, summed over clients and periods."""
         for account, octets in self.stage.sockets.take_pending().added.items():
             self.written[account] = self.written.get(account, 0) + octets
         found: dict[str, int] = {}

@@ -80,6 +80,6 @@ def answer_pages_of(count: int) -> Callable[[Answer], Answer]:
 
     def answer(request: Answer) -> Answer:
         start = request.get("offset", 0)
-        return page(*(connection(at) for at in range(start, min(count, start + request["limit"]))), total=count)
+        return page(*(connection(number) for number in range(start, min(count, start + request["limit"]))), total=count)
 
     return answer

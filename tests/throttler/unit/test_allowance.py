@@ -14,7 +14,7 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit
 from mptcp_throttler.shaping.onset.downloads import LOW_BUFFER_SECONDS
-from mptcp_throttler.shaping.onset.rate_transition import PAUSE_SECONDS, begin_allowance, spend_allowance
+from mptcp_throttler.shaping.onset.rate_transition import ALLOWANCE_PAUSE_SECONDS, begin_allowance, spend_allowance
 
 CEIL = 8_000_000
 """Rate of the cap in bit/s: one megabyte per second."""
@@ -44,8 +44,8 @@ def test_allowance_is_enough_for_one_transition_and_returns_after_a_pause() -> N
     assert begin_allowance(cap, 100_000_000, 5_000_000, 0.0)
     assert spend_allowance(cap, 100e6 / 8 * 0.3 + 100e6 / 8 * 0.6 / 3, 0.9)
     assert not spend_allowance(cap, 10_000_000, 1.0)
-    assert not begin_allowance(cap, 100_000_000, 5_000_000, PAUSE_SECONDS)
-    assert begin_allowance(cap, 100_000_000, 5_000_000, 2.1 * PAUSE_SECONDS)
+    assert not begin_allowance(cap, 100_000_000, 5_000_000, ALLOWANCE_PAUSE_SECONDS)
+    assert begin_allowance(cap, 100_000_000, 5_000_000, 2.1 * ALLOWANCE_PAUSE_SECONDS)
 
 
 def test_young_subflow_enters_its_class_immediately() -> None:

@@ -91,10 +91,10 @@ def test_accounts_of_past_periods_are_freed(monkeypatch: pytest.MonkeyPatch) -> 
         host.carry(1, 2 * MB)
         for token in host.sweep():
             host.decide(token)
-        host.take_used()
+        host.total_used()
         host.now += 86_400
     assert [each() is None for each in accounts] == [True, True, False]
-    assert host.take_used() == {"lte": 6 * MB}
+    assert host.total_used() == {"lte": 6 * MB}
 
 
 def test_usage_is_kept_if_the_clock_is_set_forward_and_corrected() -> None:
@@ -119,7 +119,7 @@ def test_usage_is_kept_if_the_clock_is_set_forward_and_corrected() -> None:
     assert other.throttle is not None, "usage from the ledger counts even if its client had no connection"
     host.carry(1, 2 * MB)
     assert host.sweep() == {1}
-    assert host.take_used() == {"lte": 4_100_000}
+    assert host.total_used() == {"lte": 4_100_000}
     assert host.stage.accounts.used == {
         Account("lte", "10.77.1.2", int(timestamp("2026-11-01 00:00"))): 4_000_000,
         Account("lte", "10.77.1.9", int(timestamp("2026-11-01 00:00"))): 3 * MB,
@@ -166,7 +166,7 @@ def test_bytes_after_a_rules_hours_are_not_counted() -> None:
     host.sweep()
     host.carry(1, 5000)
     host.sweep()
-    assert host.take_used() == {"by-day": 1110}
+    assert host.total_used() == {"by-day": 1110}
     assert not host.stage.watched()
 
 
@@ -180,7 +180,7 @@ def test_bytes_before_a_rules_hours_are_not_counted() -> None:
     host.sweep()
     host.carry(1, 10)
     host.sweep()
-    assert host.take_used() == {"by-day": 10}
+    assert host.total_used() == {"by-day": 10}
 
 
 NO_BUDGET = policy("- {name: cap, throttle: {rate: 1mbit}}\n")
@@ -202,13 +202,13 @@ def test_budget_added_by_a_reload_counts_only_later_bytes() -> None:
     host.sweep()
     host.carry(1, 20)
     host.sweep()
-    assert host.take_used() == {"lte": 320}
+    assert host.total_used() == {"lte": 320}
     host.stage.set_policy(NO_BUDGET)
     host.carry(1, 1)
     host.sweep()
     host.carry(1, 9000)
     host.sweep()
-    assert host.take_used() == {"lte": 321}
+    assert host.total_used() == {"lte": 321}
     assert not host.stage.watched()
 
 
@@ -230,7 +230,7 @@ def test_no_socket_is_watched_for_a_budget_that_a_reload_removed(closed: str) ->
     host.sweep()
     host.sweep(FORGET_SECONDS + 1)
     assert not host.stage.watched()
-    assert host.take_used() == {"lte": 300 if closed == "unreported" else 340}
+    assert host.total_used() == {"lte": 300 if closed == "unreported" else 340}
 
 
 def test_budget_removed_and_added_before_a_sample_continues_to_count() -> None:
@@ -246,7 +246,7 @@ def test_budget_removed_and_added_before_a_sample_continues_to_count() -> None:
     host.sweep()
     host.sweep(FORGET_SECONDS + 1)
     assert host.stage.watched(), "its connection is still open"
-    assert host.take_used() == {"lte": 300}
+    assert host.total_used() == {"lte": 300}
 
 
 EXAMPLE = Path(__file__).parents[3] / "conf/examples/office-hours-and-volume.yaml"
@@ -268,7 +268,7 @@ def test_office_hours_cap_and_monthly_volume_apply_together(order: int) -> None:
     host.carry(1, 4_999 * MB)
     host.carry(1, 4_999 * MB, index=1)
     host.sweep()
-    assert host.take_used() == {"lte-month": 4_999 * MB}, "bytes in office hours count, too"
+    assert host.total_used() == {"lte-month": 4_999 * MB}, "bytes in office hours count, too"
     host.carry(1, 1 * MB)
     assert host.sweep() == {1}
     verdict, _ = host.decide(1)
@@ -317,7 +317,7 @@ def test_exemption_from_caps_does_not_exempt_from_budgets() -> None:
     assert verdict.reason == "exempted by rule ops; exempted from budgets by rule ops"
     host.carry(1, 5 * MB)
     host.sweep()
-    assert host.take_used() == {}
+    assert host.total_used() == {}
 
 
 BUDGETS = f"budgets: {{month: {{period: month, per: path, {STEPS}}}}}\n"
@@ -341,7 +341,7 @@ def test_several_rules_count_into_one_budget() -> None:
     assert upload.reason.startswith("upload: budget month caps")
     assert wifi.rule is not None
     assert wifi.rule.name == "wifi"
-    assert host.take_used() == {"month": 1_200_000}, "each byte counts once, even if several verdicts name the budget"
+    assert host.total_used() == {"month": 1_200_000}, "each byte counts once, even if several verdicts name the budget"
 
 
 def test_dry_run_counts_bytes_and_reports_the_cap_that_it_would_apply() -> None:

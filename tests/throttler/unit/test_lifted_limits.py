@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 
 class Pacing(FakePacing):
-    """Fake pacing: a socket applies its limit after a round trip, which *idle* sockets never have."""
+    """Fake pacing. Unless *at_once*, a socket applies its limit after a round trip, and *idle* sockets have none."""
 
     at_once = True
     idle: frozenset[int] = frozenset()
@@ -52,7 +52,9 @@ def pacing(sockets: FakeSockets) -> Pacing:
 def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets, pacing: Pacing) -> None:
     count, limited = asyncio.run(lift_all(pacing, sockets, 1.0))
     assert (count, list(limited)) == (2, [])
-    assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "the limits of all listed sockets are lifted"
+    assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), (
+        "not exactly the limits of all listed sockets were lifted"
+    )
 
 
 def test_sockets_that_keep_their_limit_are_returned_after_the_timeout(sockets: FakeSockets, pacing: Pacing) -> None:
@@ -62,13 +64,13 @@ def test_sockets_that_keep_their_limit_are_returned_after_the_timeout(sockets: F
     assert [(each.token, each.four_tuple) for each in limited] == [(2, four_tuple("10.1.0.2"))]
 
 
-def test_closed_sockets_do_not_delay_the_return(sockets: FakeSockets, pacing: Pacing) -> None:
-    class SocketsWithClosing(FakeSockets):
+def test_lifting_does_not_wait_for_closed_sockets(sockets: FakeSockets, pacing: Pacing) -> None:
+    class SocketsWithOneClosed(FakeSockets):
         def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
             return super().look_up([each for each in four_tuples if each != four_tuple("10.1.0.2")])
 
     pacing.at_once, pacing.idle = False, frozenset({3})
-    closing = SocketsWithClosing()
+    closing = SocketsWithOneClosed()
     closing.by_four_tuple = sockets.by_four_tuple
     count, limited = asyncio.run(lift_all(pacing, closing, 60.0))
     assert (count, list(limited)) == (2, [])
@@ -81,18 +83,19 @@ def test_limits_of_a_killed_daemon_are_lifted_unless_a_cap_needs_them(
     rule = a_rule("cap", None, a_throttle(5_000_000))
     policy = a_policy((), (rule,), ZoneInfo("UTC"))
     planner = Planner(Ownership())
-    paced = SocketLimiter(planner, lambda: pacing, sockets, lambda: None)
+    limiter = SocketLimiter(planner, lambda: pacing, sockets, lambda: None)
     planner.set_policy(policy)
     pacing.at_once = at_once
     before = dict(pacing.limits)
 
     async def start() -> None:
-        await paced.prepare(policy)
+        await limiter.prepare(policy)
         capped = Verdict(four_tuple("10.1.0.1"), None, rule, ScopeKey("cap", Share.PATH), rule.throttle, "")
         planner.set_verdicts(1, [capped], 0.0)
-        await paced.adopt(list(sockets.by_four_tuple.values()))
+        await limiter.adopt(list(sockets.by_four_tuple.values()))
 
     asyncio.run(start())
+    # Without immediate lifting, the request stays until the socket sends.
     assert pacing.limits == {1: before[1]} | ({} if at_once else {2: NO_LIMIT, 3: NO_LIMIT}), (
-        "without immediate lifting, the request stays until the socket sends"
+        "the limits were not lifted from exactly the uncapped sockets"
     )

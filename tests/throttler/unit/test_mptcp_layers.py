@@ -19,7 +19,7 @@ from scapy.packet import Packet
 from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.segment import RAW_IP, parse_frame
 
-SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
+SYN, SYN_ACK, ACK, RST_ACK = 0x02, 0x12, 0x10, 0x14
 u8, u16 = st.integers(0, 2**8 - 1), st.integers(0, 2**16 - 1)
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 bit = st.integers(0, 1)
@@ -81,7 +81,7 @@ LAYERS_AND_FLAGS: st.SearchStrategy[tuple[Packet, int]] = st.one_of(
     st.tuples(prio(), st.just(ACK)),
     st.tuples(build(layers.MpFail, data_sequence=u64), st.just(ACK)),
     st.tuples(build(layers.MpFastclose, receiver_key=u64), st.just(ACK)),
-    st.tuples(build(layers.MpTcprst, flags=st.integers(0, 15), reason=u8), st.just(0x14)),
+    st.tuples(build(layers.MpTcprst, flags=st.integers(0, 15), reason=u8), st.just(RST_ACK)),
     st.tuples(
         build(layers.Unknown, subtype=st.integers(9, 15), rest=st.integers(0, 15), body=st.binary(max_size=30)),
         st.just(ACK),
@@ -109,9 +109,9 @@ def value_of(p: Packet) -> options.MptcpOption:
         case "MpJoinAck":
             return options.MpJoinAck(p.hmac)
         case "Dss":
-            sequence = (8 if p.flags.m else 4) if p.flags.M else 0
+            sequence_size = (8 if p.flags.m else 4) if p.flags.M else 0
             mapping = p.subflow_sequence, p.data_length
-            return options.Dss(bool(p.flags.F), p.data_ack, p.data_sequence, sequence, *mapping)
+            return options.Dss(bool(p.flags.F), p.data_ack, p.data_sequence, sequence_size, *mapping)
         case "AddAddr":
             return options.AddAddr(bool(p.echo), p.address_id, ip_address(p.address).packed, p.port)
         case "RemoveAddr":
@@ -156,19 +156,19 @@ def test_options_built_by_the_layers_are_dissected_correctly(case: tuple[Packet,
     assert bytes(dissected) == bytes(layer)
 
 
-kind_30 = st.binary(max_size=38).map(lambda body: bytes([30, len(body) + 2]) + body)
-"""Any option of this kind. `likely` generates options of every subtype with typical lengths, to cover all forms.
-"""
-likely = st.builds(
+arbitrary_option = st.binary(max_size=38).map(lambda body: bytes([30, len(body) + 2]) + body)
+"""Any MPTCP option (kind 30), of arbitrary content."""
+typical_option = st.builds(
     lambda first, size, body: bytes([30, size, first]) + body[: size - 3],
     u8,
     st.sampled_from((3, 4, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)),
     st.binary(min_size=38, max_size=38),
 )
+"""MPTCP options with a typical length for any subtype, so that all forms occur."""
 
 
 @settings(max_examples=examples(1500), deadline=None)
-@given(option=kind_30 | likely, flags=st.sampled_from((SYN, SYN_ACK, ACK)))
+@given(option=arbitrary_option | typical_option, flags=st.sampled_from((SYN, SYN_ACK, ACK)))
 def test_any_option_is_rebuilt_and_parsed_as_in_options_py(option: bytes, flags: int) -> None:
     layer = layers.dissect(option)
     assert bytes(layer) == option
@@ -185,10 +185,10 @@ def test_options_of_real_frames_are_rebuilt() -> None:
         ether = Ether(frame)
         segment = parse_frame(frame, 0.0, "v0")
         assert segment is not None
-        options = layers.mptcp_options(bytes(ether[TCP])[: ether[TCP].dataofs * 4])
-        assert tuple(value_of(layer) for layer in options) == segment.options
+        dissected = layers.mptcp_options(bytes(ether[TCP])[: ether[TCP].dataofs * 4])
+        assert tuple(value_of(layer) for layer in dissected) == segment.options
         rebuilt = [
-            layers.tcp_option(options.pop(0)) if kind == 30 else (kind, value) for kind, value in ether[TCP].options
+            layers.tcp_option(dissected.pop(0)) if kind == 30 else (kind, value) for kind, value in ether[TCP].options
         ]
         ether[TCP].options = rebuilt
         assert bytes(ether) == frame

@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 class Order:
-    """The resequencer's order of one flow, and the packets that it has released."""
+    """The resequencer's state of one flow, and the packets that it has released."""
 
     def __init__(self, library: ctypes.CDLL, patience: int = PATIENCE) -> None:
         self._library = library
@@ -92,9 +92,9 @@ def test_gap_counts_as_lost_when_each_path_has_delivered_a_later_packet(order: O
     order.accept(4, 0, 2 * MS)
     assert order.released == [1, 2]
     order.accept(5, 1, 2 * MS)
-    assert order.released == [1, 2, 4, 5], "both paths have delivered a packet after packet 3"
+    assert order.released == [1, 2, 4, 5], "packet 3 was not given up after both paths had delivered later packets"
     order.accept(3, 1, 3 * MS)
-    assert order.released[-1] == 3, "a late packet is released"
+    assert order.released[-1] == 3, "the late packet was dropped"
 
 
 def test_packet_is_held_no_longer_than_the_patience(order: Order) -> None:
@@ -143,7 +143,7 @@ def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
 
 
 @given(arrivals())
-def test_each_packet_is_released_once_and_in_order_without_loss(
+def test_packets_are_released_once_and_in_order_unless_some_are_lost(
     library: ctypes.CDLL, packets_and_loss: tuple[Sequence[tuple[int, int, int]], bool]
 ) -> None:
     arrived, lossy = packets_and_loss
@@ -152,17 +152,18 @@ def test_each_packet_is_released_once_and_in_order_without_loss(
     # Each path has carried a packet before, so that all paths are known.
     for path in range(3):
         order.accept((arrived[0][0] if arrived else 0) - 3 + path, path, MS)
-    first = min((number for number, _, _ in arrived), default=0)
-    before = len(order.released)
+    lowest = min((number for number, _, _ in arrived), default=0)
+    released_before = len(order.released)
     for number, path, now in arrived:
         order.expire(now)
         order.accept(number, path, now)
         held_since[number] = now
-        held = set(held_since) - set(order.released[before:])
+        held = set(held_since) - set(order.released[released_before:])
         assert all(now - held_since[each] < PATIENCE for each in held)
         assert order.expire(now) == (min(held_since[each] for each in held) + PATIENCE if held else 0)
     order.expire(10_000 * MS)
-    released = order.released[before:]
+    released = order.released[released_before:]
     assert sorted(released) == sorted(number for number, _, _ in arrived)
-    if not lossy and arrived and arrived[0][0] == first:
+    # Packets with lower numbers than the first arrival count as late, and are released at once.
+    if not lossy and arrived and arrived[0][0] == lowest:
         assert released == sorted(released)

@@ -32,7 +32,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _MIN_PAUSE, _MAX_PAUSE = 0.1, 1.5  # seconds between retries: a refused change is repaired within two seconds
-_BATCH = 500  # Entries per call. After each call, changes that became urgent are made first, deletions before others.
+_BATCH = 500  # Entries per call. Between two calls, new deletions and new classes are handled first.
 _CLASS_BATCH = 50
 _MAX_IMMEDIATE = 16  # number of entries added without yielding to the event loop: well under a millisecond with ipset
 
@@ -113,7 +113,7 @@ class Reconciler:
 
     async def verify(self) -> None:
         """Compare the kernel with the recorded state; count and repair differences. Also retry interfaces that were
-        left out: once shaped, their classes count as missing. Raises KernelError; :meth:`run` then retries."""
+        left out: once prepared, they lack their classes, which then differ. Raises KernelError; :meth:`run` retries."""
         try:
             problems = await self._differences()
         except KernelError as error:
@@ -132,14 +132,14 @@ class Reconciler:
                 self._was_refused = True
                 self._wake.set()
                 raise
-            changed = sum(problems.values())
-            changed += await _count_differences(classes, self.planner.classes.actual, ClassSpec.same_as)
-            changed += await _count_differences(entries, self.planner.entries.actual, Target.__eq__)
+            count = sum(problems.values())
+            count += await _count_differences(classes, self.planner.classes.actual, ClassSpec.same_as)
+            count += await _count_differences(entries, self.planner.entries.actual, Target.__eq__)
             # An interface that is left out is logged only once; the counter grows as long as it stays left out.
             self.counters.failures += len(self._tc.left_out)
-        if changed:
-            self.counters.repairs += changed
-            log.warning("%d kernel objects were changed or removed; repairing them", changed)
+        if count:
+            self.counters.repairs += count
+            log.warning("%d kernel objects were changed or removed; repairing them", count)
         await self.apply()
 
     async def close(self) -> None:
@@ -158,14 +158,14 @@ class Reconciler:
 
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if a new change must be made first."""
-        tc, netfilter, count = self._tc, self._netfilter, self.counters
+        tc, netfilter, counters = self._tc, self._netfilter, self.counters
         classes, entries = self.planner.classes, self.planner.entries
-        refused: list[KernelError] = []  # only the first refusal, in a list for the reason given in ``event_loop``
+        refused: list[KernelError] = []  # only the first refusal; why in a list: see ``event_loop``
 
         async def apply(
             change: Awaitable[None], changed: Collection[Any] = (), record: Callable[[Any], None] = lambda changed: None
         ) -> int:
-            """Make a change, then *record* what it *changed*; return the number of objects, 0 after a refusal."""
+            """Make a change, then *record* what it *changed*; return how many objects it changed, 0 if refused."""
             try:
                 with self._mark_changing(changed):
                     await change
@@ -181,23 +181,23 @@ class Reconciler:
             await apply(tc.settle())
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
         for keys in _batches(entries.deletes, _BATCH):
-            count.entries_deleted += await apply(netfilter.delete_entries(keys), keys, entries.record_deletes)
+            counters.entries_deleted += await apply(netfilter.delete_entries(keys), keys, entries.record_deletes)
         for minors in _batches(classes.upserts, _CLASS_BATCH):
             specs = {minor: classes.upserts[minor] for minor in minors}
-            count.classes_upserted += await apply(tc.upsert_classes(specs.values()), specs, classes.record_upserts)
+            counters.classes_upserted += await apply(tc.upsert_classes(specs.values()), specs, classes.record_upserts)
         for keys in _batches(entries.upserts, _BATCH):
             # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
                 return  # the plan has a new class, which must be created first
             if batch:
-                count.entries_upserted += await apply(netfilter.upsert_entries(batch), batch, entries.record_upserts)
+                counters.entries_upserted += await apply(netfilter.upsert_entries(batch), batch, entries.record_upserts)
             if entries.deletes and not refused:
                 return
         for minors in _batches(classes.deletes, _CLASS_BATCH):
             if not entries.settled:
                 break
-            count.classes_deleted += await apply(tc.delete_classes(minors), minors, classes.record_deletes)
+            counters.classes_deleted += await apply(tc.delete_classes(minors), minors, classes.record_deletes)
         if refused:
             raise refused.pop()
 
@@ -213,17 +213,17 @@ class Reconciler:
             self._changing_now = set()
 
     async def _differences(self) -> dict[str, int]:
-        """Return each difference and its number of objects; 0 for entries and classes, which :meth:`verify` counts."""
-        changed = self._changed_since_read = set(self._changing_now)
+        """Return each difference and its number of objects; 0 for entries and classes: :meth:`verify` counts these."""
+        changed_meanwhile = self._changed_since_read = set(self._changing_now)
         try:
             tc_problems, classes = await self._tc.read()
             problems = dict.fromkeys([*tc_problems, *await self._netfilter.check()], 1)
             if not problems:
                 entries, plan = await self._netfilter.read_entries(), self.planner
-                recorded, same = plan.classes.actual, ClassSpec.same_as
-                if classes is not None and await _count_differences(recorded, classes, same, changed):
+                recorded, is_same = plan.classes.actual, ClassSpec.same_as
+                if classes is not None and await _count_differences(recorded, classes, is_same, changed_meanwhile):
                     problems["classes differ"] = 0
-                if await _count_differences(plan.entries.actual, entries, Target.__eq__, changed):
+                if await _count_differences(plan.entries.actual, entries, Target.__eq__, changed_meanwhile):
                     problems["entries differ"] = 0
         finally:
             self._changed_since_read = None
@@ -257,11 +257,11 @@ def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
 
 
 async def _count_differences(
-    recorded: Mapping[K, V], actual: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object] = ()
+    recorded: Mapping[K, V], actual: Mapping[K, V], is_same: Callable[[V, V], bool], ignored: Container[object] = ()
 ) -> int:
-    """Return how many objects differ between *recorded* and *actual*, without the objects in *changed*."""
+    """Return how many objects differ between *recorded* and *actual*, without *ignored* objects."""
     count = 0
     async for key in in_slices([*recorded, *(actual.keys() - recorded.keys())]):
-        if key not in changed:
-            count += key not in recorded or key not in actual or not same(recorded[key], actual[key])
+        if key not in ignored:
+            count += key not in recorded or key not in actual or not is_same(recorded[key], actual[key])
     return count

@@ -49,7 +49,7 @@ class Tunnels(Component):
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.entries: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
-        self._newest_id = time.time_ns()  # largest path ID so far; at first, the time when this daemon was started
+        self._newest_id = time.time_ns()  # newest path ID, a time; at first, this daemon's start
         self._last_answer = time.monotonic()
         self._is_answering = True
         self._is_prepared = False
@@ -124,28 +124,28 @@ class Tunnels(Component):
 
     async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
         now, socket = time.monotonic(), self._settings.tunnel_socket
-        before, ignored = {path.path_id for path in self.table.paths.values()}, frozenset(self.table.ignored)
+        earlier_ids, earlier_ignored = {each.path_id for each in self.table.paths.values()}, set(self.table.ignored)
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 events = self.table.update(await self._query(socket, request), time.monotonic())
         except (OSError, ValueError) as error:
             if self._is_answering:
-                log.warning("tunnels: %s: %s; retrying each second", socket, str(error) or "no answer")
+                log.warning("tunnels: %s: %s; trying again every second", socket, str(error) or "no answer")
             self._is_answering = False
             # Packets still pass while the tunnel daemon is down, so its last answer stays valid for PATH_TIMEOUT.
             return self.table.update({"tunnels": ()}, now) if now - self._last_answer > PATH_TIMEOUT else []
         if not self._is_answering:
             log.info("tunnels: %s answers", socket)
         self._is_answering, self._last_answer = True, now
-        self._exclude_earlier_bytes(before)
-        for name, port in self.table.ignored - ignored:
-            log.warning("tunnel %s: its port %d is not among tunnel_ports; it is ignored", name, port)
+        self._exclude_earlier_bytes(earlier_ids)
+        for name, port in self.table.ignored - earlier_ignored:
+            log.warning("tunnel %s is ignored, because its port %d is not in tunnel_ports", name, port)
         return events
 
-    def _exclude_earlier_bytes(self, before: Set[int]) -> None:
-        """Exclude the bytes that a path carried before this daemon was started, or before the path returned, unless the
-        ledger still has the path's counters. *before*: IDs of the paths known until now."""
-        new = [path for path in self.table.paths.values() if path.path_id not in before]
+    def _exclude_earlier_bytes(self, earlier_ids: Set[int]) -> None:
+        """Exclude bytes that are not new. A path whose ID is not newer than ``_newest_id`` existed before this daemon
+        started, or has returned: its bytes count only if the ledger still has the path's counters."""
+        new = [path for path in self.table.paths.values() if path.path_id not in earlier_ids]
         for path in new:
             if path.path_id <= self._newest_id:
                 self._on_earlier_bytes(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)

@@ -62,7 +62,7 @@ class LiveCap:
     queue_users: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
     level: Level | None = None
     allowance: float = 0.0  # bits that the cap's transitions may still send in excess of it
-    allowance_used: float | None = None  # when a transition last began or sent data; None if there was none
+    allowance_used_at: float | None = None  # when a transition last began or sent data; None if there was none
 
     @property
     def ceil(self) -> int:

@@ -73,7 +73,7 @@ class Planner:
         self._marks = {rule.name: self.ownership.mark_of_rule(i) for i, rule in enumerate(policy.rules)}
         for scope, cap in self.caps.items():
             cap.mark = self._marks.get(scope.rule, cap.mark)
-            cap.level = cap.allowance_used = None
+            cap.level = cap.allowance_used_at = None
             throttle = self._throttle(scope)
             if throttle is not None:
                 self._change_throttle(cap, throttle)

@@ -40,7 +40,7 @@ _KINDS: Final = {
 
 
 class RateLimiter:
-    """Limits the number of reports per minute of events that any client can trigger."""
+    """Limits how many events of a kind that clients can trigger are reported per minute."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -136,7 +136,7 @@ class EventRecorder:
             if subflow is None:
                 continue  # the subflow has ended; another event reports that
             token, path, rule = subflow
-            # An entry also exempts an uncapped subflow that began in the class of a cap.
+            # An added entry without a rule exempts a subflow that began in a cap's class: its cap is lifted.
             kind = APPLIED if added and rule is not None else LIFTED
             self.ring.add(now + self._clock_offset(), kind, token, four_tuple, path, rule, direction.value)
 

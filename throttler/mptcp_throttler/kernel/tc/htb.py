@@ -6,8 +6,8 @@ per cap. ``skb->priority`` selects the class, so no tc filter is needed. The lea
 ``gso_max_size`` limits segments. For received packets it is a tbf(8), which does not delay them but splits merged
 segments (GRO) that exceed the class's burst: 64 KB at once would occupy a cap of 5 Mbit/s for 105 ms.
 
-pyroute2 creates only the root and the device. It needs 0.3 ms to read a class, and reads a whole datagram of classes
-without a pause; caps for 10,000 clients need 10,000 classes.
+pyroute2 creates only the root and the device. It takes 0.3 ms to parse a class, and does not yield to the event loop
+within a datagram; caps for 10,000 clients need 10,000 classes.
 
 The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), shapes them
 and reinjects them where they came in. One device serves all interfaces. A restarted daemon adopts it by its name.
@@ -64,12 +64,12 @@ _Request = tuple[str, int, int, bytes]  # description, flags, type, payload
 class HtbTree:
     """The tree's operations, in the current network namespace. All raise KernelError if the kernel refuses."""
 
-    def __init__(self, ownership: Ownership, received: bool = False) -> None:
+    def __init__(self, ownership: Ownership, for_received: bool = False) -> None:
         self._major = ownership.htb_major
         self._root = ownership.htb_major << 16
         self._fixed = (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
-        self._received = received
-        self._leaf_kind = "tbf" if received else "pfifo"
+        self._for_received = for_received
+        self._leaf_kind = "tbf" if for_received else "pfifo"
 
     def is_ours(self, link: Link) -> bool:
         root = root_qdisc.read_root(link)
@@ -90,11 +90,11 @@ class HtbTree:
         for minor, parent in self._fixed:
             await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
         if is_new:
-            kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._received else ("fq_codel", b"")
+            kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._for_received else ("fq_codel", b"")
             operation = f"set the default queue of {link.name} to {kind}"
             queue = _message(link.index, 0, self._root | DEFAULT_MINOR, kind, options)
             # Without fq_codel in the kernel the default class keeps HTB's own pfifo.
-            ignored = () if self._received else (errno.ENOENT,)
+            ignored = () if self._for_received else (errno.ENOENT,)
             await _request([(operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
@@ -106,7 +106,7 @@ class HtbTree:
         yield self._class(operation, link, spec, self._root | LINK_MINOR)
         # With a fixed handle (the class's minor as major) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
-        if self._received:
+        if self._for_received:
             options = _tbf(tbf_burst(spec), spec.queue_packets * MTU)
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
         yield operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue
@@ -138,13 +138,13 @@ class HtbTree:
         limits: dict[int, int] = {}
         is_ours = False
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            # The kernel applies the interface to class dumps only: a qdisc dump covers all interfaces.
+            # The kernel filters only class dumps by interface: a qdisc dump covers all interfaces.
             async for body in in_slices(netlink.dump(root_qdisc.RTM_GETQDISC, _dump_request(link), "list qdiscs")):
                 handle, parent, kind, options = _parse(body, link, TCA_OPTIONS)
                 if parent == TC_H_ROOT:
                     is_ours = is_ours or (kind, handle) == ("htb", self._root)
                 elif kind == self._leaf_kind:
-                    limits[parent] = _tbf_packets(options) if self._received else integer(options[:4])
+                    limits[parent] = _tbf_packets(options) if self._for_received else integer(options[:4])
             specs: dict[int, ClassSpec] = {}
             parents: dict[int, int] = {}
             classes = netlink.dump(root_qdisc.RTM_GETTCLASS, _dump_request(link), f"list the classes of {link.name}")
@@ -165,13 +165,13 @@ class HtbTree:
 
 
 class IfbTrafficControl:
-    """The TrafficControl port on the IFB device of the network namespace in which it is used."""
+    """Implements ``TrafficControl`` for the IFB device of the network namespace in which it is used."""
 
     settled = True
     left_out: Mapping[str, str] = MappingProxyType({})  # always empty: there is no other interface
 
     def __init__(self, ownership: Ownership) -> None:
-        self._tree = HtbTree(ownership, received=True)
+        self._tree = HtbTree(ownership, for_received=True)
 
     async def prepare(self) -> None:
         try:
@@ -242,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # only the first failure: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first failure; why in a list: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for operation, flags, kind, payload in in_slices(requests):
@@ -275,19 +275,19 @@ def _dump_request(link: Link) -> bytes:
     return TCMSG.pack(0, link.index, 0, 0, 0)
 
 
-def _parse(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
-    """Return handle, parent, kind and attribute *number* of a qdisc or class; all empty if it is not on *link*."""
-    _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
-    if owner != link.index:
+def _parse(body: bytes, link: Link, attribute_type: int) -> tuple[int, int, str, bytes]:
+    """Return handle, parent, kind and one attribute of a qdisc or class; zeros and empty values if not on *link*."""
+    _family, index, handle, parent, _info = TCMSG.unpack_from(body)
+    if index != link.index:
         return 0, 0, "", b""
     fields = dict(attributes(body, TCMSG.size))
-    return handle, parent, text(fields.get(TCA_KIND)), fields.get(number, b"")
+    return handle, parent, text(fields.get(TCA_KIND)), fields.get(attribute_type, b"")
 
 
 def _spec(minor: int, options: bytes, queue_packets: int) -> ClassSpec:
     fields = dict(attributes(options))
     rate, ceil, buffer, cbuffer, quantum, _level, _priority = _HTB_OPTIONS.unpack_from(fields[_HTB_PARMS])
-    # A 32-bit rate, in bytes/s, ends at 34 Gbit/s.
+    # The 32-bit rate field (bytes/s) holds at most 34 Gbit/s.
     rate = integer(fields.get(_HTB_RATE64, b"")) or rate
     ceil = integer(fields.get(_HTB_CEIL64, b"")) or ceil
     burst, cburst = round(buffer * _TICK_SECONDS * rate), round(cbuffer * _TICK_SECONDS * ceil)

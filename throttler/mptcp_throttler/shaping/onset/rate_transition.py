@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The rate transition of one subflow from full rate to its cap. Pure.
 
-docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. During the ramp the bound on
-unsent data falls, in bytes, because unsent bytes weight the scheduler's average rate. As a time it grows: the scheduler
-ignores other paths while this path would be free sooner, so a path with a longer RTT would run out of data.
+docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. During the ramp, the bound on
+unsent data falls in bytes, because unsent bytes weight the scheduler's average rate. In seconds of sending it grows:
+the scheduler uses no other path while this one would be free sooner, so one with a longer RTT would run out of data.
 
-A fall to ``SMALL_FALL_SHARE`` of the rate or more needs no transition, nor does a subflow below its cap.
+A cap of at least ``SMALL_FALL_SHARE`` of the subflow's rate needs no transition.
 
-All transitions of a cap share the *allowance* that the first transition gets; when it is used up, the cap begins at
-once on all of them. A new allowance is granted only after ``PAUSE_SECONDS`` without use of the last allowance.
+All transitions of a cap share an *allowance* of bits in excess of it, sized for the first; when it is used up, all are
+capped immediately. A new one is granted only after ``ALLOWANCE_PAUSE_SECONDS`` in which no transition used the last.
 
 Times are monotonic seconds.
 """
@@ -24,8 +24,8 @@ from mptcp_throttler.shaping.model import SMALL_FALL_SHARE, SocketLimit
 
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
-"""Growth of the bound on unsent data during the ramp, as time, for targets of at least this rate (bits/s). For lower
-targets it is proportionally smaller: one assignment then takes longer than the buffers of the other paths last."""
+"""By this many seconds the bound on unsent data grows during the ramp, for targets of at least this rate (bits/s). For
+lower targets, proportionally less: there, sending one assignment takes longer than the other paths' buffers last."""
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
 DRAINED_FACTOR = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
@@ -34,8 +34,8 @@ SETTLE_ASSIGNMENTS = 4
 MAX_SETTLE_SECONDS = 3.0
 MIN_UNSENT_BYTES = 2 * 1448
 
-PAUSE_SECONDS = 10.0
-ALLOWANCE_FACTOR = 1.5  # factor on the computed bytes of a transition: its rates are estimates, and samples are late
+ALLOWANCE_PAUSE_SECONDS = 10.0
+ALLOWANCE_FACTOR = 1.5  # multiple of the computed bits of a transition: rates are estimates, and samples are late
 
 
 def needs_transition(tcp: TcpInfo, rate: int) -> bool:
@@ -78,27 +78,27 @@ class RateTransition:
         self.is_capped, self.is_done = True, elapsed >= RAMP_SECONDS + settle_seconds
         return SocketLimit(self.target, None if self.is_done else self._unsent(self.target, 1.0))
 
-    def _unsent(self, rate: int, share: float) -> int:
-        """Return the bound on unsent bytes at *rate* after this *share* of the ramp."""
+    def _unsent(self, rate: int, ramp_share: float) -> int:
+        """Return the bound on unsent bytes at *rate* after this *ramp_share*, from 0 to 1."""
         growth = UNSENT_GROWTH_SECONDS * min(1.0, self.target / UNSENT_GROWTH_RATE)
-        seconds = UNSENT_SECONDS + share * growth
+        seconds = UNSENT_SECONDS + ramp_share * growth
         return max(MIN_UNSENT_BYTES, int(rate / 8 * seconds))
 
 
 def begin_allowance(cap: LiveCap, start: int, target: int, now: float) -> bool:
-    """Begin a transition from *start* to *target* bits/s; return whether any allowance is left."""
-    if cap.allowance_used is None or now - cap.allowance_used > PAUSE_SECONDS:
+    """Grant a new allowance if one is due, for *start* to *target* bits/s; return whether any allowance is left."""
+    if cap.allowance_used_at is None or now - cap.allowance_used_at > ALLOWANCE_PAUSE_SECONDS:
         # Drain at the start rate, then a geometric ramp.
         ramp = (start - target) / math.log(start / target) if start > target else start
         cap.allowance = ALLOWANCE_FACTOR * (start * MAX_DRAIN_SECONDS + ramp * RAMP_SECONDS)
-    cap.allowance_used = now
+    cap.allowance_used_at = now
     return cap.allowance > 0
 
 
 def spend_allowance(cap: LiveCap, octets: float, now: float) -> bool:
     """Charge bytes of a transition to the allowance; return whether any is left."""
-    if cap.allowance_used is None:
+    if cap.allowance_used_at is None:
         return True  # a new policy has reset the allowance
     cap.allowance -= 8 * octets
-    cap.allowance_used = now
+    cap.allowance_used_at = now
     return cap.allowance > 0
