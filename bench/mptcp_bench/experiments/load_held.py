@@ -97,7 +97,9 @@ class Held:
     joins_polled: int = figure("reactions while polled", least=of_cell(lambda cell: cell.joins // 2), digits=0)
     p99_polled: float = figure("reaction while polled, p99", unit=" ms", most=_max_reaction)
     resident: float = figure("throttler's memory", unit=" MB", least=MIN_RSS_MB, most=150, digits=1)
-    lag_without: float = figure("lag of the event loop without a console", unit=" s", least=1e-9, digits=3)
+    lag_without: float = figure(
+        "lag of the event loop without a console", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3
+    )
     lag_with: float = figure("lag of the event loop with a console", unit=" s", least=1e-9, most=_max_lag, digits=3)
     # docs/metrics.md allows a scrape_timeout of 2 s.
     scrape: float = figure("slowest scrape of the console", unit=" s", most=2.0)

@@ -152,6 +152,7 @@ def _start_haproxy(setup: PeerSetup) -> Program:
 
 
 # For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
+# At its start, nginx creates the directories of temporary files; by default, those of the installed nginx.
 # proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
 _NGINX = """\
 daemon off;
@@ -163,6 +164,11 @@ pid {directory}/nginx.pid;
 events {{ worker_connections 8000; }}
 http {{
     access_log off;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
     keepalive_requests 1000000000;
     tcp_nodelay on;
     upstream origin {{

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from mptcp_lab.testbed import TestbedError
@@ -18,7 +19,7 @@ from .. import style
 from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
-from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
+from .columns import CELL, RUNS, VARIANT, Column, Table, Turn, for_pictures
 from .drawing import draw_panels
 from .findings import Picture
 from .scenario import Scenario
@@ -27,7 +28,7 @@ from .vpn_cells import CONTROLS, VPNS, Condition, Point
 from .vpn_figures import figure, line_format
 from .vpn_judging import VpnResults
 
-NAME, TITLE = "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms"
+NAME, TITLE = "vpn-fig8", "Figure 8: the start of a download"
 SHOWN_SECONDS, STEP_SECONDS = 0.3, 0.01
 DOWNLOAD_SECONDS = 2.0
 """Length of a download, in which fixed shares of both paths can be checked."""
@@ -90,24 +91,27 @@ def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Start]:
 def pictures(results: VpnResults) -> list[Picture]:
     """Draw, for each VPN, the run with the median of the acknowledged bytes."""
 
-    def panel(axes: Any) -> None:
+    def panel(cell: Condition, axes: Any) -> None:
         for label in dict.fromkeys(run.turn.variant for run in results.runs):
-            [cell, *_] = results.cells
-            start = of_median(results.of(cell, label, *cell.inner), lambda each: each.acknowledged)
+            if not (starts := results.of(cell, label, *cell.inner)):
+                continue
+            start = of_median(starts, lambda each: each.acknowledged)
             times = [1e3 * STEP_SECONDS * step for step in range(len(start.sent_by_step))]
             look = line_format(VPNS[label])
             axes.plot(times, [octets / 1e3 for octets in start.acknowledged_by_step], label=label, **look)
             axes.plot(times, [octets / 1e3 for octets in start.sent_by_step], linewidth=0.6, **look)
+        axes.set_title(str(cell))
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
 
     subtitle = "for each VPN the run with the median of the acknowledged bytes"
-    return [Picture(NAME, lambda target: draw_panels(target, TITLE, subtitle, [panel]))] if results.runs else []
+    panels = [partial(panel, cell) for cell in results.cells]
+    return [Picture(NAME, lambda target: draw_panels(target, TITLE, subtitle, panels))] if results.runs else []
 
 
 START: Table[Condition, Start] = Table(
     f"Start: kB after {SHOWN_SECONDS} s",
     (RUNS, Column("sent", "sent", scale=1e-3, digits=0), Column("acknowledged", "acknowledged", scale=1e-3, digits=0)),
-    (VARIANT,),
+    (CELL, VARIANT),
 )
 SCENARIO: Scenario[Any, Condition, Bed, Start] = replace(
     figure(NAME, TITLE, ways=("mptcp", "50/50", "tunnel"), outer=CONTROLS, delays="40", quick="40", losses=("0",),

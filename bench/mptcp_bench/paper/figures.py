@@ -28,6 +28,8 @@ WIFI_ALONE = Trial("tcp-wifi", "TCP, Wi-Fi alone", 20 * MB, path=WIFI)
 BASELINES = tuple(replace(trial, kind="baseline") for trial in (ETHERNET_ALONE, WIFI_ALONE))
 LARGE_BUFFER = 720_000
 """Larger receive buffer of Figure 4 in bytes, with which Figure 5 is measured."""
+AMPLE_BUFFER = 1_440_000
+"""Minimum size, in bytes, of the buffer with which Figure 4 compares the computed one."""
 LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
 TABLE: Table[Any, Any] = Table(
     "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS, transposed=True
@@ -39,8 +41,10 @@ def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
     cells = []
     for trial in trials:
         size = min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size
-        link = chosen.rate(trial.path) if trial.path and chosen.stated(trial.path) else None
-        cells.append(replace(trial, size=size, cap=chosen.cap if trial.throttled else 0, link=link))
+        cell = replace(trial, size=size, cap=chosen.cap if trial.throttled else 0)
+        if trial.path and chosen.stated(trial.path):
+            cell = replace(cell, link=chosen.rate(trial.path), rtt=chosen.path(trial.path).rtt)
+        cells.append(cell)
     return cells
 
 
@@ -50,6 +54,8 @@ def _cells_of_figure_4(chosen: Settings) -> list[Trial]:
     if (needed := chosen.buffer_needed) is not None:
         title = f"buffer {needed / MB:g} MB"
         cells.append(replace(cells[-1], key="needed", title=title, receive_buffer=round(needed)))
+        if 3 * needed > AMPLE_BUFFER:
+            cells[-2] = replace(cells[-2], title=f"buffer {3 * needed / MB:g} MB", receive_buffer=round(3 * needed))
     return cells
 
 
@@ -92,7 +98,7 @@ FIG3 = _figure("fig3", *BASELINES, Trial("mptcp", "Multipath TCP through the pro
 BUFFERS = (
     Trial("small", "(a) receive buffer 0.18 MB", 100 * MB, receive_buffer=180_000),
     Trial("large", "(b) receive buffer 0.72 MB", 100 * MB, receive_buffer=LARGE_BUFFER),
-    Trial("ample", "buffer 1.44 MB", 45 * MB, receive_buffer=1_440_000, kind="other"),
+    Trial("ample", "buffer 1.44 MB", 45 * MB, receive_buffer=AMPLE_BUFFER, kind="other"),
 )
 FIG4 = replace(_figure("fig4", *BUFFERS), cells=_cells_of_figure_4)
 FIG5 = _figure(

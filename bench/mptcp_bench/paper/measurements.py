@@ -63,6 +63,8 @@ class Trial:
     """The cap on Ethernet in bits per second. This and the next value come from the settings."""
     link: int | None = None
     """Rate of :attr:`path` in bits per second; None if it is not known."""
+    rtt: int | None = None
+    """RTT of :attr:`path` without queues in microseconds; None if it is not known."""
 
     def __str__(self) -> str:
         return self.title

@@ -27,7 +27,7 @@ from ..experiments.parameters import OptionError, parameter, settings, whole, ye
 ETHERNET, WIFI = "ethernet", "wifi"
 NEEDED = (
     "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
-    "ethtool", "apache2", "squid", "wget", "curl", "tcpdump", "mptcpize",
+    "ethtool", "apache2", "squid", "wget", "tcpdump", "mptcpize",
 )  # fmt: skip
 _TIME = re.compile(r"(\d{1,7}(?:\.\d{1,3})?) *(us|µs|ms|s)")
 _MICROSECONDS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000}

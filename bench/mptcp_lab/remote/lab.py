@@ -17,7 +17,7 @@ from .ssh import SshHost
 
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
 PROGRAMS = {
-    "client": ("ip", "ss", "sysctl", "wget", "curl", "mptcpize"),
+    "client": ("ip", "ss", "sysctl", "wget", "mptcpize"),
     "proxy": ("ip", "ss", "sysctl", "squid", "tcpdump"),
     "origin": ("ss", "apache2"),
 }

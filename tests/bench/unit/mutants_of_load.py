@@ -61,7 +61,7 @@ LOAD = judge_of(
         "slow throttler": {
             "part": HeldCell, "ended": 1, "reload": 5.1, "released": math.inf, "p99": 8.1, "p99_polled": 8.1,
             "command": 0.6, "lag": 0.051, "busy": 0.26, "idle": 0.06, "resident": 151.0, "console": 101.0, "stop": 3.1,
-            "remnants": ("tc",), "lag_with": 0.031, "scrape": 2.1,
+            "remnants": ("tc",), "lag_without": 0.051, "lag_with": 0.07, "scrape": 2.1,
         },
         "joins wait without tunnels": {"part": HeldCell, "p99_without": 5.1},
     },

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from mutants_of_paper import BREAKS, TODAY, UNEXPLAINED, Values, results
 
@@ -49,3 +51,12 @@ def test_required_buffer_is_not_judged_if_rates_and_rtts_are_not_known() -> None
     known = [run for run in found.runs if run.turn.cell.key != "needed"]
     unknown = Results([turn for turn in found.turns if turn.cell.key != "needed"], known)
     assert list(PAPER["fig4"].load().verdicts(unknown))[3].verdict == "not judged"
+
+
+@pytest.mark.parametrize("rtt", [None, 80_000])
+def test_share_of_ethernet_is_judged_only_if_it_is_known_to_have_the_shorter_rtt(rtt: int | None) -> None:
+    found = results("fig3")
+    cells = {each: replace(each, rtt=rtt) if each.key == "tcp-ethernet" else each for each in found.cells}
+    turns = {each: replace(each, cell=cells[each.cell]) for each in found.turns}
+    other = Results(list(turns.values()), [replace(run, turn=turns[run.turn]) for run in found.runs])
+    assert list(PAPER["fig3"].load().verdicts(other))[1].verdict == "not judged"
