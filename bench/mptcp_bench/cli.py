@@ -80,7 +80,8 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="downloads over Ethernet and Wi-Fi, live, with a picture")
     demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    demo.set_defaults(command=_run, name=DEMO.name, seed=1, quick=False, set=[], inventory=None)
+    demo.add_argument("--quick", action="store_true", help="shorter downloads without a cap")
+    demo.set_defaults(command=_run, name=DEMO.name, seed=1, set=[], inventory=None)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*PAPER, *EXPERIMENTS, ALL]
@@ -126,11 +127,16 @@ def _run(arguments: argparse.Namespace) -> int:
             options = given(settings, experiment.load().OPTIONS)
             failed |= bool(_execute(experiment, options, arguments).wrong)
         except OptionError as error:
-            raise OptionError(f"run {arguments.name}: {error}") from None
+            raise OptionError(f"{_command(arguments.name)}: {error}") from None
         except TestbedError as error:
-            _complain(f"run {name}: {error}", error)
+            _complain(f"{_command(name)}: {error}", error)
             failed = True
     return 1 if failed else 0
+
+
+def _command(name: str) -> str:
+    """Return the command that runs the experiment *name*."""
+    return name if name == DEMO.name else f"run {name}"
 
 
 def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argparse.Namespace) -> Findings:
@@ -168,13 +174,16 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         findings = scenario.run(console, seed, quick, options, keep if experiment.name in PAPER else None)
         keep(findings, complete=True)
     except BaseException as error:
-        error.add_note(
-            f"{target} has what was done, marked as interrupted" if latest else "no measurement of this run is kept"
-        )
+        earlier = f"; {target} is of an earlier run" if target.exists() else ""
+        nothing = f"no measurement of this run is kept{earlier}"
+        error.add_note(f"{target} has what was done, marked as interrupted" if latest else nothing)
+        try:
+            for each in latest:
+                _draw(each, target)
+        except Exception as failed:
+            error.add_note(f"its pictures cannot be drawn: {failed}")
         raise
-    finally:
-        for each in latest:
-            _draw(each, target)
+    _draw(findings, target)
     for table in (*findings.tables, *filter(None, [findings.other_aims])):
         console.print(table)
     for claim in (each for each in findings.aims if each.said):
@@ -184,7 +193,7 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
     for file in (target, *(file for _, file in _pictures(findings, target))):
         console.print(f"Written: {file}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
-        print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
+        print(f"mptcp-bench {_command(experiment.name)}: {line}", file=sys.stderr)
     return findings
 
 

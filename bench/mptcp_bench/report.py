@@ -89,7 +89,8 @@ def chapters_of_runs(directory: Path) -> list[Chapter]:
     for source in result_file.find(directory):
         found = result_file.load(source)
         pictures = [source.with_name(f"{Path(name).name}.svg") for name in found.pictures]
-        chapters.append(Chapter.of(found, found.experiment, pictures))
+        absent = [f"The picture {file.name} is missing." for file in pictures if not file.is_file()]
+        chapters.append(Chapter.of(replace(found, notes=(*found.notes, *absent)), found.experiment, pictures))
     if not chapters:
         raise ResultError(f"{directory}: it contains no NAME/{result_file.FILE}; mptcp-bench run NAME creates one")
     return chapters

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The downloads of the demo, their measurements and their aims. Pure.
 
-An unused path or an exceeded cap is always a fault. A low rate or an unfinished download may be the machine's fault: it
-misses an aim only if neither the hypervisor nor other programs used much processor time. The demo's own programs do not
-count as others. The capacity of a link is the rate that plain TCP reached over the link in the same run.
+An unused path is always a fault, and so is an exceeded cap that the guard did not relax. A low rate or an unfinished
+download may be the machine's fault: it misses an aim only if neither the hypervisor nor other programs used much
+processor time. The demo's own programs do not count as others. The capacity of a link is the rate that plain TCP
+reached over the link in the same run.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ MAX_OVER_LIMIT = 1.1
 MAX_UNUSED = 0.02
 """A path with a rate below this share of its capacity counts as unused."""
 MIN_STEADY_SECONDS = 1.0
+RELAXED, BUSY = "the guard relaxed the cap", "machine too busy to judge the rates"
+"""Remarks about a download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class Download:
     steady_seconds: float
     """Length of the steady state. If the download was too short for one, the rates are those of the whole download."""
     processors: Usage
+    relaxations: int
+    """Number of times that the guard relaxed the cap."""
     samples: Sequence[Sample] = for_pictures()
 
     @property
@@ -108,8 +113,39 @@ DemoRow = Row[Part, Download]
 DemoResults = Results[Part, Download]
 
 
-def _is_busy(row: DemoRow) -> bool:
-    return any(each.processors.busy for each in row.measured)
+def _is_relaxed(row: DemoRow) -> bool:
+    return any(each.relaxations for each in row.measured)
+
+
+def _usages_while_busy(row: DemoRow) -> list[Usage]:
+    """Return the processors' usage of each download whose low rate, or missing end, may be the machine's fault."""
+
+    def is_sound(each: Download) -> bool:
+        rates = ((getattr(each, path), _capacity(row, path) or 0) for path in LINKS)
+        return each.is_finished and all(rate >= MIN_FILLED * capacity for rate, capacity in rates)
+
+    return [each.processors for each in row.measured if each.processors.busy and not is_sound(each)]
+
+
+def _remark(row: DemoRow) -> str:
+    busy = [f"{BUSY} ({usage}): run the demo again" for usage in _usages_while_busy(row)]
+    return "; ".join([RELAXED] * _is_relaxed(row) + busy)
+
+
+def words_for_picture(row: DemoRow) -> str:
+    """Return what the picture must say about the cap or the download; empty if all is as it should be.
+
+    If the cap does not hold, the download is short, so that each reason is a line.
+    """
+    part, aims = row.cell, [column.verdict(row) for column in TABLE.columns]
+    exceeded = part.is_capped and any(each.ethernet > MAX_OVER_LIMIT * (part.ethernet or 0) for each in row.measured)
+    words = {
+        "not held": exceeded,
+        RELAXED: _is_relaxed(row),
+        BUSY: bool(_usages_while_busy(row)),
+        "an aim is missed": not exceeded and any(aim is not None and not aim.met for aim in aims),
+    }
+    return "\n".join(text for text, is_true in words.items() if is_true)
 
 
 def _capacity(row: DemoRow, path: str) -> float | None:
@@ -128,7 +164,7 @@ def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]
         return None if allowed is None else MAX_UNUSED * allowed / 1e6
 
     def most(row: DemoRow) -> float:
-        allowed = row.cell.allowed_rate(path)
+        allowed = LINKS[path] if _is_relaxed(row) else row.cell.allowed_rate(path)
         return (MAX_UNUSED * LINKS[path] if allowed is None else MAX_OVER_LIMIT * allowed) / 1e6
 
     def text(row: DemoRow) -> str:
@@ -140,7 +176,7 @@ def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]
         Column(
             "", path, aim=f"{heading} is filled, Mbit/s", scale=1e-6,
             least=lambda row: MIN_FILLED * (_capacity(row, path) or 0) / 1e6,
-            judged=lambda row: row.cell.allowed_rate(path) is not None and not _is_busy(row),
+            judged=lambda row: row.cell.allowed_rate(path) is not None and not _usages_while_busy(row),
         ),
     )  # fmt: skip
 
@@ -153,10 +189,11 @@ TABLE: Table[Part, Download] = Table(
         *_path_columns("Wi-Fi", "wifi"),
         Column("subflows", "subflows", digits=0),
         Column("MB", "octets", scale=1e-6, digits=1),
-        Column("", "is_finished", aim="the download ended in time", least=1, judged=lambda row: not _is_busy(row)),
+        Column("", "is_finished", aim="the download ended in time", least=1,
+               judged=lambda row: not _usages_while_busy(row)),
         Column("", "steady_seconds", aim="steady state, s", least=MIN_STEADY_SECONDS,
-               judged=lambda row: all(each.is_finished for each in row.measured)),
-        Column("remark", "octets", text=lambda row: "machine too busy to judge the rates" * _is_busy(row)),
+               judged=lambda row: all(each.is_finished for each in row.measured) and not _is_relaxed(row)),
+        Column("remark", "octets", text=_remark),
     ),
     labels=(("download", str),),
     wrapped=("download", "remark"),

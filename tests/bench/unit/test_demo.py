@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from mutants import rehearsed, series
 from rich.console import Console
+from rich.text import Text
 
+from mptcp_bench import style
+from mptcp_bench.demo import running
 from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Part, parts
 from mptcp_bench.demo.running import BAR_WIDTH, SCENARIO, Bed, measure, steady_rates
 from mptcp_bench.experiments.columns import Turn
@@ -38,7 +41,7 @@ def good(part: Part, used: Usage = IDLE) -> Download:
     seconds = part.seconds - part.settle_seconds - 0.3
     return Download(
         0.0, part.seconds, part.size, True, 1 + part.is_multipath, **rates, steady_seconds=seconds, processors=used,
-        samples=SAMPLES,
+        relaxations=0, samples=SAMPLES,
     )  # fmt: skip
 
 
@@ -129,16 +132,76 @@ def test_download_that_misses_an_aim_or_fails_is_measured_once_more() -> None:
     assert measure(bed_with(sound), turn) is sound
     assert measure(bed_with(slow, sound), turn) is sound
     assert measure(bed_with(TestbedError("no second subflow"), slow), turn) is slow
+    assert measure(bed_with(replace(sound, wifi=23e6, processors=BUSY), sound), turn) is sound
+    assert measure(bed_with(busy := replace(sound, processors=BUSY)), turn) is busy
+    capped = Turn(parts(CAP)[3], "", 1)
+    held = good(capped.cell)
+    assert measure(bed_with(replace(held, ethernet=97e6, relaxations=1), held), capped) is held
     with pytest.raises(TestbedError, match="again"):
         measure(bed_with(slow, TestbedError("again")), turn)
 
 
-def test_result_has_a_remark_about_a_busy_machine_and_a_picture(tmp_path: Path) -> None:
-    results = rehearsed(SCENARIO, {}, lambda turn: good(turn.cell, BUSY))
+def test_relaxations_of_the_guard_are_counted_during_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    part, anything, counts = parts(CAP)[-1], SimpleNamespace(), iter((3, 5))
+    protocol = SimpleNamespace(complaint=lambda *, multipath: None, joins=1)
+    seen = SimpleNamespace(began=0.0, ended=20.0, octets=1, sha256="", timed_out=False, protocol=protocol)
+    for name, value in (("wget", anything), ("lab_of", anything), ("download", seen)):
+        monkeypatch.setattr(running, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(running, "PAUSE_SECONDS", 0.0)
+    origin: Any = SimpleNamespace(url=str, digests={part.key: ""})
+    recorder: Any = SimpleNamespace(started=0.0, samples=SAMPLES)
+    throttler: Any = SimpleNamespace(
+        status=lambda: {"counters": {"guard": {"relaxations": next(counts)}}}, process=SimpleNamespace(running=True)
+    )
+    unused: Any = None
+    bed = Bed(unused, origin, unused, recorder, Console(file=io.StringIO()), throttler)
+    assert bed.download(part).relaxations == 2
+
+
+TOO_BUSY = "machine too busy to judge the rates"
+SAID: dict[str, tuple[Mapping[str, Any], bool, str, str]] = {
+    "sound": ({}, True, "", ""),
+    "busy, but filled": ({"processors": BUSY}, True, "", ""),
+    "busy": (
+        {"processors": BUSY, "wifi": 23e6}, True, TOO_BUSY, f"{TOO_BUSY} ({BUSY}): run the demo again",
+    ),
+    "not held": ({"ethernet": 97e6}, False, "not held", ""),
+    "not held on a busy machine": ({"ethernet": 97e6, "processors": BUSY}, False, "not held", ""),
+    "relaxed": (
+        {"ethernet": 97e6, "steady_seconds": 0.2, "relaxations": 2}, True, "not held\nthe guard relaxed the cap",
+        "the guard relaxed the cap",
+    ),
+    "relaxed, but held": ({"relaxations": 1}, True, "the guard relaxed the cap", "the guard relaxed the cap"),
+    "relaxed, with an idle path": (
+        {"relaxations": 1, "wifi": 0.0}, False, "the guard relaxed the cap\nan aim is missed",
+        "the guard relaxed the cap",
+    ),
+    "slow": ({"wifi": 23e6}, False, "an aim is missed", ""),
+}  # fmt: skip
+"""Changes of the capped download, whether it meets all aims, and the words in the picture and in the table."""
+
+
+@pytest.mark.parametrize(("changes", "is_met", "in_picture", "in_table"), SAID.values(), ids=SAID)
+def test_table_and_picture_say_what_the_guard_or_the_machine_did(
+    changes: Mapping[str, Any], is_met: bool, in_picture: str, in_table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (missed(IDLE, "mptcp-policy", **changes) == []) is is_met
+    results = rehearsed(SCENARIO, {}, lambda turn: replace(good(turn.cell), **changes if turn.cell.is_capped else {}))
     found = SCENARIO.findings(results.turns, results.runs)
     [*_, remarks] = found.tables[0].columns
-    assert set(remarks.cells) == {"machine too busy to judge the rates"}
-    found.pictures[0].draw(tmp_path / "throughput.png")
+    assert [Text.from_markup(str(cell)).plain for cell in remarks.cells] == ["", "", "", in_table]
+    figures: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, target: figures.append(figure))
+    found.pictures[0].draw(Path("unused"))
+    texts = figures[0].axes[0].texts
+    assert texts[-1].get_text() == "\n".join(filter(None, ("cap on Ethernet: 5 Mbit/s", in_picture)))
+    colors = [text.get_color() for text in texts if "of payload" in text.get_text()]
+    assert colors == [*[style.GOOD] * 3, style.INK if in_picture else style.GOOD]
+
+
+def test_picture_of_the_demo_is_drawn(tmp_path: Path) -> None:
+    results = rehearsed(SCENARIO, {}, lambda turn: good(turn.cell, BUSY))
+    SCENARIO.findings(results.turns, results.runs).pictures[0].draw(tmp_path / "throughput.png")
     assert (tmp_path / "throughput.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -79,6 +79,7 @@ def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys
         "iptables: gap 0.125 s ≤ 0.25 met",
         "Rates path Mbit/s eth0 <100> 5.0",
         "1 × fell back",
+        "The picture drawn.svg is missing.",
         "6.18.44",
         "runs 3",
         " ".join(EXPERIMENTS["recovery"].explanation.split("\n\n")[0].replace("``", "").split()),

@@ -86,9 +86,9 @@ class Bench:
     def load(self) -> Any:
         return SimpleNamespace(OPTIONS={}, chosen=lambda *_: None, run=lambda *given: self.measure(given[-1]))
 
-    def run(self) -> tuple[int, str]:
-        """Return the exit status and the text on stderr."""
-        status = main(["run", "fig2", "--output", str(self.target.parent.parent), "--seed", "3"])
+    def run(self, *command: str) -> tuple[int, str]:
+        """Return the exit status and the text on stderr of *command*, or of ``run fig2``."""
+        status = main([*(command or ("run", "fig2", "--seed", "3")), "--output", str(self.target.parent.parent)])
         return status, self._capsys.readouterr().err
 
     @property
@@ -152,10 +152,20 @@ def test_run_that_ends_early_keeps_its_last_findings_or_the_earlier_result(
 
     bench.measure = measure
     result_file.write(OURS, bench.target)
-    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: no measurement of this run is kept\n")
+    nothing = f"no measurement of this run is kept; {bench.target} is of an earlier run"
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {nothing}\n")
     assert load(bench.target) == OURS
     bench.measure = partial(measure, found=[pictured("picture"), pictured("picture")])
     kept = f"{bench.target} has what was done, marked as interrupted"
     assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {kept}\n")
     assert not load(bench.target).complete
     assert bench.files == {FILE, "picture.png", "picture.svg"}
+    bench.measure = partial(measure, found=[pictured("picture", error=OSError("full"))])
+    undrawn = "mptcp-bench: its pictures cannot be drawn: full\n"
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {kept}\n{undrawn}")
+
+
+def test_complaint_of_the_demo_names_its_command(bench: Bench) -> None:
+    bench.measure = lambda keep: findings(*AIMS)
+    status, text = bench.run("demo", "--quick")
+    assert (status, text.splitlines()[0].rpartition(": b: ")[0]) == (1, "mptcp-bench demo")
