@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The downloads of the demo, their measurements and their aims. Pure.
 
-An unused path is always a fault, and so is an exceeded cap that the guard did not relax. A low rate or an unfinished
-download may be the machine's fault: it misses an aim only if neither the hypervisor nor other programs used much
-processor time. The demo's own programs do not count as others. The capacity of a link is the rate that plain TCP
+An unused path and an exceeded cap are always faults; a remark says if the guard relaxed the cap. A low rate or an
+unfinished download may be the machine's fault: it misses an aim only if neither the hypervisor nor other programs used
+much processor time. The demo's own programs do not count as others. The capacity of a link is the rate that plain TCP
 reached over the link in the same run.
 """
 
@@ -164,7 +164,7 @@ def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]
         return None if allowed is None else MAX_UNUSED * allowed / 1e6
 
     def most(row: DemoRow) -> float:
-        allowed = LINKS[path] if _is_relaxed(row) else row.cell.allowed_rate(path)
+        allowed = row.cell.allowed_rate(path)
         return (MAX_UNUSED * LINKS[path] if allowed is None else MAX_OVER_LIMIT * allowed) / 1e6
 
     def text(row: DemoRow) -> str:
@@ -192,7 +192,7 @@ TABLE: Table[Part, Download] = Table(
         Column("", "is_finished", aim="the download ended in time", least=1,
                judged=lambda row: not _usages_while_busy(row)),
         Column("", "steady_seconds", aim="steady state, s", least=MIN_STEADY_SECONDS,
-               judged=lambda row: all(each.is_finished for each in row.measured) and not _is_relaxed(row)),
+               judged=lambda row: all(each.is_finished for each in row.measured)),
         Column("remark", "octets", text=_remark),
     ),
     labels=(("download", str),),
