@@ -59,7 +59,7 @@ class Scene:
         listed = self.site.proxy.run(["ss", "-HOtn", "state", "established", "dst", ETHERNET]).stdout
         found = {}
         for line in listed.splitlines():
-            if "tcp-socket_details-mptcp" not in self.socket_details(line):
+            if "tcp-ulp-mptcp" not in self.socket_details(line):
                 continue
             local, remote = (word.replace("[::ffff:", "").replace("]", "") for word in line.split()[2:4])
             address, _, port = remote.rpartition(":")
