@@ -224,11 +224,11 @@ def _report(arguments: argparse.Namespace) -> int:
             print(page)
         return 0
     target = arguments.output or arguments.directory / ("kept.html" if arguments.kept else "report.html")
-    chapters = report.chapters_of_kept() if arguments.kept else report.chapters_of_runs(arguments.directory)
+    chapters = report.chapters_from_docs() if arguments.kept else report.chapters_from_runs(arguments.directory)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report.page(chapters))
+    target.write_text(report.render_page(chapters))
     print(target)
-    if not arguments.kept and (missing := report.missing(chapters)):
+    if not arguments.kept and (missing := report.experiments_without_chapter(chapters)):
         print(f"mptcp-bench report: not run yet: {', '.join(missing)}", file=sys.stderr)
     return 0
 

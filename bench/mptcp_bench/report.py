@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One HTML page of results, the paper's and ours: verdicts, figures, tables and provenance.
+"""Creates one HTML page with the results of the paper's experiments and our own: verdicts, figures, tables, provenance.
 
 The page is self-contained (styles, and figures in data URLs) and fetches nothing, so that it can be sent and kept. The
-template arranges and escapes texts. The results are those below a directory, or all kept results in docs/results.
+template arranges the texts and escapes them. The page shows the results below one directory, or all results that are
+stored in docs/results.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TEMPLATE = "report.html.jinja"
 ALL_EXPERIMENTS = PAPER | EXPERIMENTS
 ORDER = tuple(ALL_EXPERIMENTS)
 KEPT_PICTURES = (".", "paper")
-"""Directories of the kept results' pictures within docs/."""
+"""Directories within docs/ that contain the pictures of the stored results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Chapter:
         return [" ".join(each.split()) for each in text.split("\n\n") if each]
 
 
-def shown(value: Scalar) -> str:
+def value_text(value: Scalar) -> str:
     """Return a parameter's value as text."""
     if value is None:
         return "—"
@@ -59,7 +60,7 @@ def shown(value: Scalar) -> str:
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
 
 
-def page(chapters: Sequence[Chapter]) -> str:
+def render_page(chapters: Sequence[Chapter]) -> str:
     """Return the page with *chapters*: the paper's experiments first, and ours in the order of ``mptcp-bench list``."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -67,23 +68,23 @@ def page(chapters: Sequence[Chapter]) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"shown": shown, "asdict": asdict}
+    environment.filters |= {"value_text": value_text, "asdict": asdict}
     order = {name: index for index, name in enumerate(ORDER)}
     in_order = sorted(chapters, key=lambda each: (order.get(each.result.experiment, len(ORDER)), each.label))
     return environment.get_template(TEMPLATE).render(
         chapters=[(f"{each.result.experiment}-{n}", each) for n, each in enumerate(in_order)],
-        missing=missing(chapters),
+        missing=experiments_without_chapter(chapters),
         aims=[aim for each in chapters for aim in each.result.aims],
         groups={"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)},
     )
 
 
-def missing(chapters: Sequence[Chapter]) -> tuple[str, ...]:
-    """Return the names of all experiments, the paper's and ours, without a chapter."""
+def experiments_without_chapter(chapters: Sequence[Chapter]) -> tuple[str, ...]:
+    """Return the names of the experiments that have no chapter."""
     return tuple(name for name in ORDER if name not in {each.result.experiment for each in chapters})
 
 
-def chapters_of_runs(directory: Path) -> list[Chapter]:
+def chapters_from_runs(directory: Path) -> list[Chapter]:
     """Return the results below *directory*, with the pictures that the runs drew. Raises ResultError."""
     chapters = []
     for source in result_file.find(directory):
@@ -96,7 +97,7 @@ def chapters_of_runs(directory: Path) -> list[Chapter]:
     return chapters
 
 
-def chapters_of_kept(docs: Path = DOCS) -> list[Chapter]:
+def chapters_from_docs(docs: Path = DOCS) -> list[Chapter]:
     """Return all results kept in *docs*. Raises ResultError."""
     chapters = []
     for name, found in read_kept(docs).items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``results/NAME/result.json`` of the paper's experiments and of ours: its fields, reading and writing.
+"""Defines, reads and writes ``results/NAME/result.json``, for the paper's experiments and our own.
 
 Values are in SI units (seconds, bits per second, bytes, shares from 0 to 1), unless an aim names its unit. The JSON
 keys are the field names below. A file is replaced in one step, so that an interrupted run leaves a complete file.
@@ -66,11 +66,12 @@ class Verdict:
     least: float | None = None
     most: float | None = None
     verdict: AimVerdict | Judgement = _BY_BOUNDS
-    """Computed from the other fields, unless a file or a claim's function contains it."""
+    """Computed from the bounds, unless it is given: by a result file, or by the function that judges a claim."""
     said: str = ""
     """The measurement in words. Only claims have it."""
     why: str = ""
-    """For ``differs``: the measured mechanism. Earlier results also have likely reasons of ``fails``."""
+    """If the verdict is ``differs``: the mechanism, as measured. In older result files also, for ``fails``, a likely
+    reason."""
 
     def __post_init__(self) -> None:
         if self.verdict is _BY_BOUNDS:
@@ -133,7 +134,7 @@ class ExperimentResult:
 
     provenance: Provenance
     experiment: str
-    """The experiment's name, on the command line and of its directory."""
+    """The experiment's name on the command line, which is also the name of the result's directory."""
     title: str
     parameters: dict[str, Scalar]
     """The options that were set. Earlier results of the paper's experiments have all of them."""
@@ -143,9 +144,10 @@ class ExperimentResult:
     quick: bool = False
     """Whether this was a reduced run, which only shows that the experiment works."""
     earlier_rule: str = ""
-    """Of a kept result whose single values are lost: how the rule that judged it differs from today's rule."""
+    """Only in stored results that cannot be judged again because their individual values are lost: how the rule at that
+    time differs from the current rule."""
     replacement: str = ""
-    """Of a kept result whose experiment no longer exists: what measures the same today."""
+    """Only in stored results of removed experiments: which experiment measures this now."""
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     """Measurements that failed, and errors that no aim covers."""

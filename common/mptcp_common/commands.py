@@ -18,9 +18,9 @@ Errors = tuple[type[Exception], ...]
 
 
 def add_config(command: argparse.ArgumentParser, default: Path, *, is_required: bool = True) -> None:
-    """Add the option ``--config FILE`` to *command*. Its value without the option is *default* if the file is required,
-    otherwise None. *default* is also in the help text."""
-    without = "" if is_required else "; without it everything has its default"
+    """Add the option ``--config FILE`` to *command*. If the option is missing, its value is *default* if *is_required*,
+    otherwise None. The help text names *default* in both cases."""
+    without = "" if is_required else "; if this file does not exist, all settings have their defaults"
     command.add_argument(
         "--config",
         type=Path,
@@ -30,13 +30,13 @@ def add_config(command: argparse.ArgumentParser, default: Path, *, is_required: 
     )
 
 
-def outcome(
-    program: str, command: Callable[[], int], *, is_daemon: bool, refusals: Callable[[], Errors] = tuple
+def exit_status_of(
+    program: str, command: Callable[[], int], *, is_daemon: bool, operator_errors: Callable[[], Errors] = tuple
 ) -> int:
-    """Return the exit status of *command* of *program*; print to stderr why it failed.
+    """Run *command* and return its exit status. If it fails, print the reason to stderr, after the name *program*.
 
-    *refusals* returns the errors, in addition to OSError, whose text is a one-line message for the operator. It is
-    called only after an error, because the modules that define them may take long to import.
+    *operator_errors* returns the errors, in addition to OSError, whose text is a one-line message for the operator. It
+    is called only after an error, because the modules that define them may be slow to import.
     """
     try:
         status = command()
@@ -51,7 +51,7 @@ def outcome(
     except KeyboardInterrupt:
         journal.say(f"{program}: interrupted", journal.ERROR)
     except Exception as error:
-        if not isinstance(error, (OSError, *refusals())):
+        if not isinstance(error, (OSError, *operator_errors())):
             raise
         journal.say(f"{program}: {reason(error)}", journal.ERROR)
     try:

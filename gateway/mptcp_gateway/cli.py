@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mptcp_common import __version__
-from mptcp_common.commands import add_config, outcome
+from mptcp_common.commands import add_config, exit_status_of
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.findings import print_findings
 from mptcp_common.kernel_error import KernelError
@@ -34,11 +34,11 @@ FORWARDER_DIRECTORY: Final = Path("/run/mptcp-forwarder")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
-    return outcome(
+    return exit_status_of(
         "mptcp-gateway",
         lambda: int(options.command(options)),
         is_daemon=options.command in (_run, _forward),
-        refusals=lambda: (KernelError,),
+        operator_errors=lambda: (KernelError,),
     )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The routes, rules and endpoints that the kernel must have for the current uplinks. Pure.
 
-- Each way has a routing table. Packets from its addresses use this table, unless their destination is a local network.
-  So a subflow uses its own uplink.
+- Each way (an uplink, with one IP version) has a routing table. Packets from its addresses use this table, unless their
+  destination is a local network. So a subflow uses its own uplink.
 - New connections to a parent, which have no source address yet, use the first good way in the order of the uplinks. All
   other packets of the host keep their routes.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
@@ -38,6 +38,7 @@ OWN_PRIORITY: Final = 7722
 BEST_PRIORITY: Final = 7723
 MARK_PRIORITY: Final = 7724
 HOME_PRIORITY: Final = 7725
+"""Priorities of the rules, from DELIVER_PRIORITY on in the order in which the kernel tries them."""
 PRIORITIES: Final = range(DELIVER_PRIORITY, HOME_PRIORITY + 1)
 _LOOPBACK: Final = 1
 """The index of the device lo, in each network namespace."""
@@ -60,7 +61,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule, for packets from or to an address; None means any. *local*: default routes are ignored.
+    """One rule, for packets from or to an address; None means any. *ignores_default_routes*: only more specific
+    routes of the table are used.
 
     *device*: the incoming interface; empty means any. *mark*: the packets' mark; 0 means any.
     """
@@ -70,7 +72,7 @@ class Rule:
     source: Address | None
     destination: Address | None
     table: int
-    local: bool = False
+    ignores_default_routes: bool = False
     device: str = ""
     mark: int = 0
 
@@ -93,8 +95,8 @@ class Objects:
 def with_distinct_addresses(
     order: Sequence[str], found: Mapping[Way, Access]
 ) -> tuple[dict[Way, Access], dict[Way, str]]:
-    """Return the ways without duplicate addresses, in order; and the other ways, each with the uplink of the earlier
-    way that has the same address. No rule could distinguish the packets of both."""
+    """Return two mappings: the ways with distinct addresses, in order; and each other way, with the uplink of the
+    earlier way that has the same address. No rule could distinguish the packets of two ways with one address."""
     distinct: dict[Way, Access] = {}
     duplicates: dict[Way, str] = {}
     uplink_of: dict[Address, str] = {}
@@ -128,8 +130,8 @@ def make_plan(
     """Return the objects that the kernel must have.
 
     *order*: the uplinks, preferred first. *parents*: their known addresses. If there are more endpoints than the kernel
-    allows, the last are omitted. *tunnel*: the tunnel device's index and IP versions, if it is up. Its own packets use
-    the uplinks, so the tunnel is not used while no parent answers.
+    allows, the last are omitted. *tunnel*: the tunnel device's index and IP versions, if it is up. The tunnel's
+    own packets use the uplinks. Therefore, the tunnel is used only if at least one way is good.
     """
     routes: set[Route] = set()
     rules: set[Rule] = set()
@@ -138,7 +140,7 @@ def make_plan(
         access, table = found[way], FIRST_TABLE + order.index(way.uplink)
         routes.update(_routes(table, access))
         for source in {access.address, *access.others} - sources:
-            rules.add(Rule(LOCAL_PRIORITY, way.version, source, None, MAIN, local=True))
+            rules.add(Rule(LOCAL_PRIORITY, way.version, source, None, MAIN, ignores_default_routes=True))
             rules.add(Rule(OWN_PRIORITY, way.version, source, None, table))
             sources.add(source)
     best_ways = {version: best(order, verdicts, version) for version in (4, 6)}
@@ -147,7 +149,7 @@ def make_plan(
             routes.update(each for each in _routes(BEST_TABLE, found[chosen]) if each.destination is None)
     for parent in parents:
         if best_ways[parent.version] is not None:
-            rules.add(Rule(LOCAL_PRIORITY, parent.version, None, parent, MAIN, local=True))
+            rules.add(Rule(LOCAL_PRIORITY, parent.version, None, parent, MAIN, ignores_default_routes=True))
             rules.add(Rule(BEST_PRIORITY, parent.version, None, parent, BEST_TABLE))
     if lan is not None:
         rules.update(_home_rules(order, found, verdicts, lan))
@@ -178,7 +180,7 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
             if value
         )
         mark = f" fwmark {rule.mark:#x}/{MARK_MASK:#x}" if rule.mark else ""
-        local = " suppress_prefixlength 0" if rule.local else ""
+        local = " suppress_prefixlength 0" if rule.ignores_default_routes else ""
         yield f"ip -{rule.version} rule add priority {rule.priority}{selector}{mark} lookup {rule.table}{local}"
     for endpoint in sorted(objects.endpoints, key=lambda each: str(each.address)):
         yield f"ip mptcp endpoint add {endpoint.address} dev {endpoint.device} subflow"
@@ -200,7 +202,7 @@ def _home_rules(
     for version in (4, 6):
         yield Rule(DELIVER_PRIORITY, version, None, None, DELIVER_TABLE, mark=Mark.DELIVER)
         for device in lan.devices:
-            yield Rule(LOCAL_PRIORITY, version, None, None, MAIN, local=True, device=device)
+            yield Rule(LOCAL_PRIORITY, version, None, None, MAIN, ignores_default_routes=True, device=device)
             yield Rule(HOME_PRIORITY, version, None, None, BEST_TABLE, device=device)
         yield Rule(MARK_PRIORITY, version, None, None, TUNNEL_TABLE, mark=Mark.TUNNEL)
         yield Rule(MARK_PRIORITY, version, None, None, BEST_TABLE, mark=Mark.BEST)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from mptcp_common import __version__, journal
-from mptcp_common.commands import add_config, outcome
+from mptcp_common.commands import add_config, exit_status_of
 from mptcp_common.exit_status import DONE
 from mptcp_common.listeners import missing_addresses
 from mptcp_common.problems import DocumentError
@@ -20,7 +20,7 @@ from mptcp_portal.settings import DEFAULT_SETTINGS, Settings, read_settings
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
-    return outcome("mptcp-portal", lambda: int(options.command(options)), is_daemon=options.command is _run)
+    return exit_status_of("mptcp-portal", lambda: int(options.command(options)), is_daemon=options.command is _run)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mptcp_common import __version__, journal
-from mptcp_common.commands import outcome
+from mptcp_common.commands import exit_status_of
 from mptcp_common.exit_status import DONE, FAILED
 
 from . import shim
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # contain passwords.
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, signal.default_int_handler)
-    return outcome("mptcp-proxy", lambda: _run_command(chosen, signals), is_daemon=chosen.command == "run")
+    return exit_status_of("mptcp-proxy", lambda: _run_command(chosen, signals), is_daemon=chosen.command == "run")
 
 
 def _run_command(chosen: argparse.Namespace, signals: RecordedSignals) -> int:

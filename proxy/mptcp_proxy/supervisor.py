@@ -36,7 +36,7 @@ from . import shim
 from .addresses_watch import AddressesWatch
 from .child_processes import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .configuration.check import Checked, check
-from .configuration.complaints import waits_for_names
+from .configuration.squid_problems import waits_for_names
 from .configuration.workers import reload_obstacle
 from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from mptcp_common.reasons import reason
 
-from .configuration.complaints import fatal_remark
+from .configuration.squid_problems import fatal_remark
 from .squid import PARSE_SECONDS, timeout_message
 
 _KILL_SECONDS = 1.0

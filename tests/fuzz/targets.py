@@ -17,8 +17,8 @@ from tunnel_messages import tunnel_messages
 from mptcp_common.problems import Severity
 from mptcp_proxy.configuration.access import open_proxy_problems
 from mptcp_proxy.configuration.check import check
-from mptcp_proxy.configuration.complaints import interpret
 from mptcp_proxy.configuration.source import PhysicalLine, statements
+from mptcp_proxy.configuration.squid_problems import interpret
 from mptcp_throttler.mptcp.model import EventKind, FourTuple
 from mptcp_throttler.mptcp.options import Malformed, MptcpOption, UnknownSubtype, parse_option, parse_options
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame

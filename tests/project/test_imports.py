@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests that other tests do not import the experiments, and that the laboratory loads no daemon's modules.
 
-Import contracts check only import statements of the product. This module checks those of the tests, and names of
-modules in strings that contain programs.
+Import contracts check only import statements of the product. This module checks the import statements of the
+tests, and the module names in strings that contain program text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 LABORATORY = TESTS.parent / "bench" / "mptcp_lab"
 WITHOUT_EXPERIMENTS = sorted({each.relative_to(TESTS).parts[0] for each in TESTS.glob("*/**/*.py")} - {"bench"})
-"""All directories that contain tests, including future ones."""
+"""All directories with tests, except bench. New directories are included automatically."""
 DAEMONS = re.compile(r"\bmptcp_(?:console|portal|proxy|throttler)\b")
 """Names of Python packages; the commands have hyphens instead."""
 
@@ -47,7 +47,7 @@ def test_component_tests_do_not_import_the_experiments(component: str) -> None:
 
 
 def module_names_in_strings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each string in *source*, not comments, that names a package of a daemon."""
+    """Yield the line number and the text of each string in *source* that contains the name of a daemon's package."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DAEMONS.search(node.value):
             yield node.lineno, node.value
@@ -61,7 +61,7 @@ def test_laboratory_names_no_module_of_a_daemon() -> None:
 
 def test_import_contract_lists_all_judging_modules() -> None:
     contracts = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (contract,) = (each for each in contracts if each["name"] == "What judges an experiment measures and draws nothing")
+    (contract,) = (each for each in contracts if each["name"] == "Judging modules neither measure nor draw")
     experiments = TESTS.parent / "bench" / "mptcp_bench" / "experiments"
     judging = {f"mptcp_bench.experiments.{file.stem}" for file in experiments.glob("*_judging.py")}
     assert judging - set(contract["source_modules"]) == set()

@@ -73,7 +73,8 @@ def _fields_with_flag(subtype: int, flag: str) -> list[Any]:
 def _is_present_with(name: str, *lengths: int) -> Callable[[Packet], bool]:
     """Return the condition under which an optional field is present.
 
-    With a length, the field is present if *lengths* contains this length. Otherwise it is present if it has a value.
+    If the option has a length, the field is present if *lengths* contains this length. Otherwise it is present if it
+    has a value.
     """
 
     def present(packet: Packet) -> bool:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from mptcp_common import __version__, journal
-from mptcp_common.commands import add_config, outcome
+from mptcp_common.commands import add_config, exit_status_of
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.findings import print_findings
 from mptcp_common.kernel_error import KernelError
@@ -23,11 +23,11 @@ from mptcp_tunnel.settings import DEFAULT_SETTINGS, Settings, read_key, read_set
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); print errors to stderr."""
     options = _parser().parse_args(arguments)
-    return outcome(
+    return exit_status_of(
         "mptcp-tunnel",
         lambda: int(options.command(options)),
         is_daemon=options.command is _run,
-        refusals=lambda: (KernelError,),
+        operator_errors=lambda: (KernelError,),
     )
 
 

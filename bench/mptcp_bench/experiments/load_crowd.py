@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A crowd of thousands of slow tunnels with two subflows through the real proxy, its policies, and reactions to joins.
+"""Opens thousands of slow tunnels (the crowd), each with two subflows, through the real proxy; defines the throttler's
+policies for them; and measures how fast the throttler reacts to joins.
 
 The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
 endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
@@ -41,9 +42,10 @@ TRICKLE = 5_000
 """Bytes per second that each tunnel carries."""
 MAX_OPEN_RATE = 300
 """Maximum number of tunnels that the client opens per second."""
-OPEN_TIMEOUT, KILL_TIMEOUT = 60.0, 60.0
-"""Seconds that the client may take to open the tunnels, in addition to the time that results from the rate; seconds
-after SIGTERM at which a throttler is killed if it still runs."""
+OPEN_TIMEOUT = 60.0
+"""Seconds that the client may need to open the tunnels, in addition to their number / rate."""
+KILL_TIMEOUT = 60.0
+"""Seconds after SIGTERM, after which a throttler that still runs is killed."""
 WORKERS = 2
 MAX_DESCRIPTORS = 20_000
 """Maximum number of open files of each Squid worker. Each tunnel takes two."""
@@ -59,7 +61,7 @@ max_filedescriptors {MAX_DESCRIPTORS}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
-"""Tokens in ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
+"""Tokens in the line that ss(8) prints for a subflow: the client's token and id, the proxy's token and id."""
 _COUNTERS = struct.Struct("=6Q")
 
 
@@ -120,7 +122,8 @@ class Crowd:
             origin = _Member(testbed, testbed["origin"], "origin", ORIGIN_PORT, trickle)
         else:
             # The client closes first, so each of its ports is in TIME-WAIT for a minute. At a thousand connections per
-            # second the client would soon run out of ports, first for second subflows, for which fewer are possible.
+            # second, the client would soon have no free ports. Second subflows would fail first, because fewer ports
+            # are available to them.
             reuse = ["net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000"]
             testbed[NODE].run(["sysctl", "-qw", *reuse])
             origin = _Member(testbed, proxy, "origin", PROXY_PORT, 0)
@@ -135,7 +138,8 @@ class Crowd:
         return whole_state(node, directory, except_for=(self.server.pid,))
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
-        """Stop *throttler* by SIGTERM. Return what differs from the state *before*, and an exit code other than 0."""
+        """Stop *throttler* by SIGTERM. Return the differences from the state *before*, and the exit code
+        if it is not 0."""
         code = throttler.process.stop(KILL_TIMEOUT)
         # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
         return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
@@ -227,7 +231,7 @@ def start_with(proxy: LiveNode, policy: str) -> Throttler:
 
 
 MAX_P99_MS = 5.0
-"""Maximum of the reaction's 99th percentile, in milliseconds."""
+"""Aim: greatest 99th percentile of the reaction time, in milliseconds."""
 _JOIN_COUNT = of_cell(lambda cell: cell.count)
 
 

@@ -30,13 +30,13 @@ def attach() -> None:
     """Load and attach the program until this process ends. Raises OSError with the refused step and the reason."""
     library, system = ctypes.CDLL("libbpf.so.1"), ctypes.CDLL(None, use_errno=True).syscall
 
-    def checked(result: int, step: str, error: int | None = None) -> int:
+    def check_result(result: int, step: str, error: int | None = None) -> int:
         if result < 0:
             raise OSError(f"{step}: {os.strerror(-result if error is None else error)}")
         return result
 
-    def called(*arguments: object) -> int:
-        return checked(system(*arguments), "open the cgroup hierarchy", ctypes.get_errno())
+    def call_kernel(*arguments: object) -> int:
+        return check_result(system(*arguments), "open the cgroup hierarchy", ctypes.get_errno())
 
     library.libbpf_set_print(None)
     library.bpf_prog_load.argtypes = (ctypes.c_int, *(ctypes.c_char_p,) * 3, ctypes.c_size_t, ctypes.c_void_p)
@@ -44,13 +44,13 @@ def attach() -> None:
     lines = ((_CALL, _NETNS_COOKIE), (_MOVE, 1), (_EXIT, 0))
     code = b"".join(struct.pack("=BBhi", operation, 0, 0, number) for operation, number in lines)
     loaded = library.bpf_prog_load(_PROGRAM_SOCK_OPS, b"probe", b"GPL", code, len(lines), None)
-    program = checked(loaded, "load a BPF program of the kind sock_ops")
+    program = check_result(loaded, "load a BPF program of the kind sock_ops")
     # Open the hierarchy without mounting it, because this mount namespace may not have it mounted.
-    context = called(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC)
-    called(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
-    root = called(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
+    context = call_kernel(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC)
+    call_kernel(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+    root = call_kernel(_FSMOUNT, context, _CLOSE_ON_EXEC, 0)
     link = library.bpf_link_create(program, root, _ATTACH_SOCK_OPS, None)
-    checked(link, "attach it to the root of the cgroup hierarchy")
+    check_result(link, "attach the BPF program to the root of the cgroup hierarchy")
 
 
 if __name__ == "__main__":

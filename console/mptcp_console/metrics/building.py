@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 Labels = tuple[str, ...]
 """Values of a sample's labels, in the order of the family's names."""
 ABSENT = "-"
-"""The label's value for a path without a name, as in ``mptcp-throttler status``. No path, rule or budget has this
+"""Label value for a path without a name, as in ``mptcp-throttler status``. No path, rule or budget has this
 name."""
 
 

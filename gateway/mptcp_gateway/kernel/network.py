@@ -144,7 +144,7 @@ class Network:
             options |= {"src": str(rule.source), "src_len": rule.source.max_prefixlen}
         if rule.destination is not None:
             options |= {"dst": str(rule.destination), "dst_len": rule.destination.max_prefixlen}
-        if rule.local:
+        if rule.ignores_default_routes:
             options["FRA_SUPPRESS_PREFIXLEN"] = 0
         if rule.device:
             options["FRA_IIFNAME"] = rule.device

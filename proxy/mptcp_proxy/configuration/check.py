@@ -26,7 +26,6 @@ from ..squid import Squid
 from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems, port_problems
 from .by_version import adapt, removed_directive_problems
 from .check_header import check_header_problems
-from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
@@ -46,6 +45,7 @@ from .source import (
     size,
     statements,
 )
+from .squid_problems import squid_problems
 from .workers import Workers, requested_workers, shared_memory_problems, with_workers, without_workers, worker_problems
 
 MAX_SEARCH_SECONDS = 20.0
@@ -141,7 +141,7 @@ def check(
             parse = _parser(squid, places, Path(directory), trial, is_cancelled)
             without = _without_commands(adapted.lines, all_directives)
             in_time = _before_deadline(MAX_SEARCH_SECONDS)
-            problems.extend(complaints(without, service_name, parse, allow_open=allow_open, in_time=in_time))
+            problems.extend(squid_problems(without, service_name, parse, allow_open=allow_open, in_time=in_time))
     problems = _with_original_names(problems, with_lists, trial)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
     checked_lines = without_workers(adapted.lines, all_directives)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helpers to check that verdicts can fail: sound results of an experiment, and faulty results (mutants).
 
-Each experiment has a ``Judge``. Its mutants are synthetic series and records: a dead throttler, one that caps the wrong
-path, a cap that is never set, an unused path, no emulation, plain TCP, or no measurement at all.
+Each experiment has ``VerdictCases``. The mutants are synthetic measurements of a faulty system: for example with a dead
+throttler, one that caps the wrong path, a cap that is never set, an unused path, no emulation, plain TCP, or no
+measurement at all.
 """
 
 from __future__ import annotations
@@ -22,30 +23,33 @@ MBIT = 1_000_000
 Load = Callable[[float], float]
 """Rate in Mbit/s as a function of seconds since the start of a series."""
 REFUSALS = (ValueError, TestbedError)
-Judged = Callable[[], Sequence[Aim]]
+GetAims = Callable[[], Sequence[Aim]]
 Bound = tuple[str, str]
 """Name of an aim, and ``least`` or ``most``."""
 
 
 @dataclass(frozen=True)
-class Judge:
+class VerdictCases:
     """The sound result and the mutants of one experiment."""
 
-    sound: Judged
-    mutants: Mapping[str, Judged]
+    sound: GetAims
+    """Function that returns the aims of a correct result."""
+    mutants: Mapping[str, GetAims]
     """For each fault's name: a function that returns the aims of that faulty result."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """The error message of each mutant that the experiment refuses to judge. All other mutants must miss an aim."""
+    """Mutants for which the experiment raises an error instead of a verdict, each with the error message. All other
+    mutants must miss an aim."""
 
 
-def rehearsed(
+def simulated_results(
     scenario: Scenario[Any, Any, Any, M],
     options: Mapping[str, str],
     measure: Callable[[Turn[Any]], M | Mapping[str, M] | None],
 ) -> Results[Any, M]:
-    """Return the results of *scenario* with *options* if each run measured what *measure* returns.
+    """Return the results that *scenario* would have with *options*.
 
-    A run for which *measure* returns None is left out.
+    *measure* replaces the measurement: it gets the run's turn, and returns the measured values. A run for
+    which *measure* returns None is left out.
     """
     turns, runs = scenario.plan(scenario.chosen(options)), []
     for turn in turns:
@@ -56,28 +60,29 @@ def rehearsed(
     return scenario.results(turns, runs)
 
 
-def judge_of(
+def verdict_cases(
     scenario: Scenario[Any, Any, Any, M],
     options: Mapping[str, str],
     measure: Callable[..., M | Mapping[str, M]],
     mutants: Mapping[str, Mapping[str, Any]],
     refused: Mapping[str, str] | None = None,
-) -> Judge:
-    """Return a judge whose *measure* takes a turn, and by name what a mutant changes.
+) -> VerdictCases:
+    """Return the cases of *scenario*. *measure* returns the values that a turn measures.
 
-    A further mutant has no runs at all.
+    Each mutant is a set of keyword arguments for *measure*, which make the values faulty. One mutant, without any runs,
+    is added to *mutants*.
     """
 
-    def judged(change: Mapping[str, Any]) -> Judged:
-        return lambda: scenario.aims(rehearsed(scenario, options, lambda turn: measure(turn, **change)))
+    def aims_with(change: Mapping[str, Any]) -> GetAims:
+        return lambda: scenario.aims(simulated_results(scenario, options, lambda turn: measure(turn, **change)))
 
-    nothing = rehearsed(scenario, options, lambda turn: None)
-    faulty = {name: judged(change) for name, change in mutants.items()}
-    return Judge(judged({}), {"nothing measured": lambda: scenario.aims(nothing), **faulty}, refused or {})
+    nothing = simulated_results(scenario, options, lambda turn: None)
+    faulty = {name: aims_with(change) for name, change in mutants.items()}
+    return VerdictCases(aims_with({}), {"nothing measured": lambda: scenario.aims(nothing), **faulty}, refused or {})
 
 
 def bounds(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds that *aims* have."""
+    """Return all bounds of *aims*."""
     return {(aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None}
 
 
@@ -96,10 +101,10 @@ def is_missed(aim: Aim) -> bool:
     return aim.verdict in ("missed", "fails")
 
 
-def judged_by(judged: Judged) -> Sequence[Aim]:
+def aims_or_none(get_aims: GetAims) -> Sequence[Aim]:
     """Return the aims of a result, or none if the experiment refuses to judge it."""
     try:
-        return judged()
+        return get_aims()
     except REFUSALS:
         return ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from mutants import Judge, rehearsed
+from mutants import VerdictCases, simulated_results
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
@@ -30,10 +30,10 @@ def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callab
             return Values(SOUND[turn.cell])
         return Values({**SOUND[part], **changes}) if turn.number <= count else None
 
-    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
+    return lambda: SCENARIO.aims(simulated_results(SCENARIO, {}, measure))
 
 
-HOME = Judge(
+HOME = VerdictCases(
     judged(),
     {
         **{f"{part} was not measured": judged(part, count=0) for part in PARTS},

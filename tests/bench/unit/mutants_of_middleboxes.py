@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mutants import Judge, rehearsed
+from mutants import VerdictCases, simulated_results
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
@@ -32,10 +32,10 @@ def judged(keep: Callable[[Turn[str]], bool] = lambda turn: True, **change: Any)
     def measure(turn: Turn[str]) -> Download | None:
         return replace(sound(turn), **change) if keep(turn) else None
 
-    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
+    return lambda: SCENARIO.aims(simulated_results(SCENARIO, {}, measure))
 
 
-MIDDLEBOXES = Judge(
+MIDDLEBOXES = VerdictCases(
     judged(),
     {
         "downloads are cut short or changed": judged(whole=False),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mutants import Judge, rehearsed
+from mutants import VerdictCases, simulated_results
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.claims import FEWEST
@@ -35,13 +35,13 @@ def times(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
     return change
 
 
-def judge(
+def cases_of(
     scenario: Scenario[Any, Cell, Any, Point],
     options: Mapping[str, str],
     goodput: Callable[[Cell], float],
     mutants: Mapping[str, Change],
-) -> Judge:
-    """Return the judge of *scenario* with *mutants*. Without a proxy, a measurement has *goodput*."""
+) -> VerdictCases:
+    """Return the cases of *scenario* with *mutants*. Without a proxy, a measurement has *goodput*."""
 
     def judged(change: Change) -> Sequence[Aim]:
         def measure(turn: Turn[Cell]) -> Mapping[str, Point] | None:
@@ -53,9 +53,9 @@ def judge(
                     points[task] = replace(point, **changed)
             return points or None
 
-        return scenario.aims(rehearsed(scenario, {"runs": str(FEWEST), **options}, measure))
+        return scenario.aims(simulated_results(scenario, {"runs": str(FEWEST), **options}, measure))
 
-    return Judge(
+    return VerdictCases(
         partial(judged, times(1)), {name: partial(judged, each) for name, each in {**COMMON, **mutants}.items()}
     )
 
@@ -72,7 +72,7 @@ def busy(**change: float) -> Change:
     return lambda turn, point: change if turn.cell.tasks == ("busy",) else {}
 
 
-MIMBOX_GOODPUT = judge(
+MIMBOX_GOODPUT = cases_of(
     GOODPUT,
     {"mtu": f"{SMALL_MTU},9000"},
     lambda cell: cell.at * 1e4,
@@ -84,13 +84,13 @@ MIMBOX_GOODPUT = judge(
         "segments cost nothing, or the MSS is not changed": lambda turn, point: {"goodput": SPEED[turn.cell.proxy]},
     },
 )
-MIMBOX_HTTP = judge(
+MIMBOX_HTTP = cases_of(
     HTTP,
     {"size": f"1000,{LARGE_FILE}"},
     lambda cell: cell.at * 1e3,
     {"slow proxy": times(0.5), "Squid is faster": times(2, "squid"), "large files are slow": times(0.5, at=LARGE_FILE)},
 )
-MIMBOX_MEMORY = judge(
+MIMBOX_MEMORY = cases_of(
     MEMORY,
     {"buffer": f"{SMALL_BUFFER},{PAPER_BUFFER},1000000"},
     # Over slow paths, every proxy is as fast as the router.
@@ -116,10 +116,10 @@ def delays(missing: tuple[str, ...] = (), *ours: float) -> Callable[[], Sequence
         values = ours if ours and proxy == OURS else DELAYS[proxy]
         return None if proxy in missing and turn.number == 1 else Delays(*(1e-6 * value for value in values))
 
-    return lambda: DELAY.aims(rehearsed(DELAY, {}, measure))
+    return lambda: DELAY.aims(simulated_results(DELAY, {}, measure))
 
 
-MIMBOX_DELAY = Judge(
+MIMBOX_DELAY = VerdictCases(
     delays(),
     {
         "a round of all is missing": delays((DIRECT, LIMIT, OURS)),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mutants import constant, rehearsed, series
+from mutants import constant, series, simulated_results
 
 from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.paper import PAPER
@@ -149,4 +149,4 @@ def results(key: str, *changes: Values) -> Results[Any, Any]:
         loads = {path: constant(numbers.get(f"rate_{path}", 0.0) / 1e6) for path in ("ethernet", "wifi")}
         return Download(**numbers, samples=series(loads, numbers["duration"] + 0.3))
 
-    return rehearsed(PAPER[key].load(), {"repetitions": str(len(NOISE))}, measure)
+    return simulated_results(PAPER[key].load(), {"repetitions": str(len(NOISE))}, measure)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, nan
 
-from mutants import Judge, rehearsed
+from mutants import VerdictCases, simulated_results
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
@@ -40,7 +40,7 @@ def judged(change: Change = lambda turn, task, sound: sound) -> Callable[[], Seq
         tasks = {task: change(turn, task, outcome(turn.cell, task)) for task in turn.cell.tasks}
         return {task: measured for task, measured in tasks.items() if measured is not None} or None
 
-    return lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, measure))
+    return lambda: SCENARIO.aims(simulated_results(SCENARIO, OPTIONS, measure))
 
 
 def of_ours(
@@ -64,7 +64,7 @@ def failing(proxy: str) -> Callable[[], Sequence[Aim]]:
     return judged(lambda turn, task, sound: replace(sound, failures=int(turn.cell.proxy == proxy)))
 
 
-RELAY = Judge(
+RELAY = VerdictCases(
     judged(),
     {
         "nothing measured": judged(lambda turn, task, sound: None),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from mutants import MBIT, Judge, rehearsed
+from mutants import MBIT, VerdictCases, simulated_results
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
@@ -63,10 +63,10 @@ def judged(
     def measure(turn: Turn[Cell]) -> Any:
         return measured[turn.cell.part](turn) if turn.number <= runs else None
 
-    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
+    return lambda: SCENARIO.aims(simulated_results(SCENARIO, {}, measure))
 
 
-TUNNEL = Judge(
+TUNNEL = VerdictCases(
     judged(),
     {
         "second path unused": judged(ours=lambda rates: rates[0]),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mutants import Judge, rehearsed
+from mutants import VerdictCases, simulated_results
 
 from mptcp_bench.experiments import EXPERIMENTS, vpn_losses
 from mptcp_bench.experiments.aims import Aim
@@ -37,7 +37,7 @@ def point(vpn: Vpn, rate: float) -> Start:
     return Start(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
 
 
-def of_figure(number: int) -> Judge:
+def of_figure(number: int) -> VerdictCases:
     scenario: Scenario[Any, Condition, Any, Any] = EXPERIMENTS[f"vpn-fig{number}"].load()
     vpns = {VPNS[turn.variant] for turn in scenario.plan(scenario.chosen({}))}
 
@@ -52,7 +52,7 @@ def of_figure(number: int) -> Judge:
             is_void = wrong(vpn, measured) is not None or not keep(vpn, turn.number)
             return None if is_void else dict.fromkeys(turn.cell.inner, measured)
 
-        return scenario.aims(rehearsed(scenario, {}, measure))
+        return scenario.aims(simulated_results(scenario, {}, measure))
 
     mutants = {name: partial(judged, change) for name, change in MUTANTS.items() if any(map(change, vpns))}
     mutants |= {name: partial(judged, rate=other) for name, other in WORLDS.get(number, {}).items()}
@@ -61,7 +61,7 @@ def of_figure(number: int) -> Judge:
         judged, keep=lambda vpn, number: (vpn.way, number) != ("tunnel", 2)
     )
     mutants["each rate is inverted"] = partial(judged, rate=lambda vpn, at: 100 / RATES[number](vpn, at))
-    return Judge(judged, mutants)
+    return VerdictCases(judged, mutants)
 
 
 def rate_of(vpn: Vpn, **by_way: float) -> float:
@@ -109,12 +109,12 @@ def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Sequence
         losses = {loss: vpn_losses.Lost(1 - (1 - factor * mean) ** 2, short) for loss, mean in means.items()}
         return losses if turn.number <= rounds else None
 
-    return vpn_losses.SCENARIO.aims(rehearsed(vpn_losses.SCENARIO, {}, measure))
+    return vpn_losses.SCENARIO.aims(simulated_results(vpn_losses.SCENARIO, {}, measure))
 
 
 VPN = {
     **{f"vpn-fig{number}": of_figure(number) for number in RATES},
-    "vpn-table1": Judge(
+    "vpn-table1": VerdictCases(
         lost,
         {
             "nothing measured": partial(lost, rounds=0),

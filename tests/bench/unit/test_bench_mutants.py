@@ -8,34 +8,36 @@ from collections.abc import Sequence
 from functools import cache
 
 import pytest
-from judges import JUDGES
-from mutants import REFUSALS, bounds, broken, is_missed, judged_by
+from all_verdict_cases import VERDICT_CASES
+from mutants import REFUSALS, aims_or_none, bounds, broken, is_missed
 
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
 
 
 def test_every_experiment_has_mutants() -> None:
-    assert sorted(JUDGES) == sorted(EXPERIMENTS)
+    assert sorted(VERDICT_CASES) == sorted(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_sound_result_meets_all_aims(name: str) -> None:
-    assert [str(aim) for aim in JUDGES[name].sound() if is_missed(aim)] == []
+    assert [str(aim) for aim in VERDICT_CASES[name].sound() if is_missed(aim)] == []
 
 
 @cache
 def aims_of(name: str, mutant: str) -> Sequence[Aim]:
     """Return the aims of a mutant, or none if the experiment refuses to judge it."""
-    return judged_by(JUDGES[name].mutants[mutant])
+    return aims_or_none(VERDICT_CASES[name].mutants[mutant])
 
 
-@pytest.mark.parametrize(("name", "mutant"), [(name, m) for name, v in sorted(JUDGES.items()) for m in v.mutants])
+@pytest.mark.parametrize(
+    ("name", "mutant"), [(name, m) for name, v in sorted(VERDICT_CASES.items()) for m in v.mutants]
+)
 def test_each_mutant_misses_an_aim_or_is_refused_by_name(name: str, mutant: str) -> None:
-    judge = JUDGES[name]
-    if mutant in judge.refused:
-        with pytest.raises(REFUSALS, match=f"^{re.escape(judge.refused[mutant])}$"):
-            judge.mutants[mutant]()
+    cases = VERDICT_CASES[name]
+    if mutant in cases.refused:
+        with pytest.raises(REFUSALS, match=f"^{re.escape(cases.refused[mutant])}$"):
+            cases.mutants[mutant]()
     else:
         assert any(is_missed(aim) for aim in aims_of(name, mutant))
 
@@ -43,9 +45,9 @@ def test_each_mutant_misses_an_aim_or_is_refused_by_name(name: str, mutant: str)
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
     """An aim that no mutant misses proves nothing, and neither does a bound that no mutant violates."""
-    judge = JUDGES[name]
-    found = set().union(*(broken(aims_of(name, mutant)) for mutant in judge.mutants))
-    assert bounds(judge.sound()) - found == set()
+    cases = VERDICT_CASES[name]
+    found = set().union(*(broken(aims_of(name, mutant)) for mutant in cases.mutants))
+    assert bounds(cases.sound()) - found == set()
     # An aim may be absent from every sound result. Names that depend on the row are skipped.
     columns = [column for table in EXPERIMENTS[name].load().tables for column in table.columns if column.has_bounds]
     names = {str(column.aim or column.heading) for column in columns if not callable(column.aim)}

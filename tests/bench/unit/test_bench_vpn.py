@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants import rehearsed
+from mutants import simulated_results
 from mutants_of_vpn import point
 
 from mptcp_bench.experiments import EXPERIMENTS
@@ -70,7 +70,7 @@ def test_figure_is_drawn_and_one_round_judges_nothing(name: str, rows: list[int]
             turn.cell.inner, replace(point(VPNS[turn.variant], 9.0), sent_by_step=(0, 2), acknowledged_by_step=(0, 1))
         )
 
-    results = rehearsed(scenario, {"runs": "1"}, measure)
+    results = simulated_results(scenario, {"runs": "1"}, measure)
     findings = scenario.findings(results.turns, results.runs)
     assert [sum(bool(aim.said) for aim in findings.aims), findings.tables[0].row_count] == rows
     assert {claim.verdict for claim in claims_of(name, results)} == {"not judged"}

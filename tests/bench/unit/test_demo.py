@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mutants import rehearsed, series
+from mutants import series, simulated_results
 from rich.console import Console
 from rich.text import Text
 
@@ -52,7 +52,7 @@ def missed(used: Usage, key: str = "", **changes: Any) -> list[str]:
         found = good(turn.cell, used)
         return replace(found, **changes) if turn.cell.key == key else found
 
-    return [str(aim) for aim in SCENARIO.aims(rehearsed(SCENARIO, {}, measured)) if not aim.met]
+    return [str(aim) for aim in SCENARIO.aims(simulated_results(SCENARIO, {}, measured)) if not aim.met]
 
 
 POLICY = "MPTCP through the proxy + policy"
@@ -186,7 +186,9 @@ def test_table_and_picture_say_what_the_guard_or_the_machine_did(
     changes: Mapping[str, Any], is_met: bool, in_picture: str, in_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (missed(IDLE, "mptcp-policy", **changes) == []) is is_met
-    results = rehearsed(SCENARIO, {}, lambda turn: replace(good(turn.cell), **changes if turn.cell.is_capped else {}))
+    results = simulated_results(
+        SCENARIO, {}, lambda turn: replace(good(turn.cell), **changes if turn.cell.is_capped else {})
+    )
     found = SCENARIO.findings(results.turns, results.runs)
     [*_, remarks] = found.tables[0].columns
     assert [Text.from_markup(str(cell)).plain for cell in remarks.cells] == ["", "", "", in_table]
@@ -200,7 +202,7 @@ def test_table_and_picture_say_what_the_guard_or_the_machine_did(
 
 
 def test_picture_of_the_demo_is_drawn(tmp_path: Path) -> None:
-    results = rehearsed(SCENARIO, {}, lambda turn: good(turn.cell, BUSY))
+    results = simulated_results(SCENARIO, {}, lambda turn: good(turn.cell, BUSY))
     SCENARIO.findings(results.turns, results.runs).pictures[0].draw(tmp_path / "throughput.png")
     assert (tmp_path / "throughput.png").read_bytes().startswith(b"\x89PNG")
 

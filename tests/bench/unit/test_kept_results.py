@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import pytest
-from judges import JUDGES
+from all_verdict_cases import VERDICT_CASES
 from kept_of_the_paper import claims_today
-from mutants import judged_by
+from mutants import aims_or_none
 
 from mptcp_bench.doc_tables import read_kept
 from mptcp_bench.experiments import EXPERIMENTS
@@ -57,9 +57,9 @@ def test_papers_claims_and_verdicts_are_those_of_today(name: str) -> None:
 @pytest.mark.parametrize("name", sorted({kept.experiment for kept in OURS.values()}))
 def test_results_of_an_experiment_have_the_aims_of_today_or_an_earlier_rule(name: str) -> None:
     """If this fails, run the experiment again, or set ``earlier_rule`` in the result."""
-    judge, results = JUDGES[name], [kept for kept in OURS.values() if kept.experiment == name]
-    today = forms(aim for judged in (judge.sound, *judge.mutants.values()) for aim in judged_by(judged))
-    missing = forms(judge.sound()).keys() - {form for kept in results for form in forms(kept.aims)}
+    cases, results = VERDICT_CASES[name], [kept for kept in OURS.values() if kept.experiment == name]
+    today = forms(aim for get_aims in (cases.sound, *cases.mutants.values()) for aim in aims_or_none(get_aims))
+    missing = forms(cases.sound()).keys() - {form for kept in results for form in forms(kept.aims)}
     if not any(kept.earlier_rule for kept in results):
         assert {form.words for form in missing} - OF_THE_ENGINE == set()
     for kept in results:

@@ -15,7 +15,7 @@ from mptcp_bench import result_file
 from mptcp_bench.cli import main
 from mptcp_bench.doc_tables import DOCS, read_kept
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.report import Chapter, page
+from mptcp_bench.report import Chapter, render_page
 
 VOID = {"meta", "img", "br", "link", "hr", "input"}
 SVG = b"<svg/>"
@@ -91,7 +91,7 @@ def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
     hostile = '<script>alert(1)</script> & "quoted"'
     aims = tuple(replace(aim, what=hostile, said=hostile, why=hostile) for aim in PAPERS.aims)
     found = replace(PAPERS, complete=False, title=hostile, aims=aims, notes=(hostile,), failures=(hostile,))
-    read = Page(page([Chapter(found, hostile), Chapter(replace(found, seed=8), hostile)]))
+    read = Page(render_page([Chapter(found, hostile), Chapter(replace(found, seed=8), hostile)]))
     assert read.text.count(hostile) >= 20
     assert "was interrupted or is still running" in read.text
     assert len(set(read.values("id"))) == 2

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_common.commands import add_config, outcome
+from mptcp_common.commands import add_config, exit_status_of
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
 from mptcp_common.problems import DocumentError, Problem
 
@@ -42,27 +42,30 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
 def test_error_is_printed_as_one_line_per_problem(
     error: BaseException, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome("prog", failing_command(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
+    assert (
+        exit_status_of("prog", failing_command(error), is_daemon=False, operator_errors=lambda: (RefusedError,))
+        == FAILED
+    )
     assert capsys.readouterr().err == expected
 
 
 def test_daemon_with_wrong_files_ends_with_a_status_against_restarts() -> None:
-    assert outcome("prog", failing_command(BROKEN), is_daemon=True) == CONFIGURATION
-    assert outcome("prog", failing_command(OSError(98, "Address already in use")), is_daemon=True) == FAILED
+    assert exit_status_of("prog", failing_command(BROKEN), is_daemon=True) == CONFIGURATION
+    assert exit_status_of("prog", failing_command(OSError(98, "Address already in use")), is_daemon=True) == FAILED
 
 
 def test_return_value_is_kept_and_unknown_exceptions_are_raised() -> None:
-    assert outcome("prog", lambda: DONE, is_daemon=False) == DONE
-    assert outcome("prog", lambda: 7, is_daemon=True) == 7
+    assert exit_status_of("prog", lambda: DONE, is_daemon=False) == DONE
+    assert exit_status_of("prog", lambda: 7, is_daemon=True) == 7
     with pytest.raises(RefusedError):
-        outcome("prog", failing_command(RefusedError()), is_daemon=False)
+        exit_status_of("prog", failing_command(RefusedError()), is_daemon=False)
 
 
 def printing_command(count: int) -> list[str]:
-    """Return the command line of a program that prints *count* characters as a command through `outcome`."""
+    """Return the command line of a program that prints *count* characters as a command through `exit_status_of`."""
     code = (
-        "import sys\nfrom mptcp_common.commands import outcome\n"
-        f"sys.exit(outcome('prog', lambda: print('x' * {count}) or 0, is_daemon=False))"
+        "import sys\nfrom mptcp_common.commands import exit_status_of\n"
+        f"sys.exit(exit_status_of('prog', lambda: print('x' * {count}) or 0, is_daemon=False))"
     )
     # The option -E ignores PYTHONUNBUFFERED, with which nothing would wait in a buffer.
     return [sys.executable, "-E", "-c", code]
@@ -101,4 +104,6 @@ def test_option_config_names_the_settings_file(is_required: bool, default: Path 
     assert parser.parse_args([]).config == default
     assert parser.parse_args(["--config", "a"]).config == Path("a")
     text = parser.format_help().replace("\n", " ")
-    assert ("without it everything has its default" in " ".join(text.split())) is not is_required
+    assert (
+        "if this file does not exist, all settings have their defaults" in " ".join(text.split())
+    ) is not is_required

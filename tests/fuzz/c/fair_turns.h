@@ -1,9 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of turns.c that tests fair_turns.c: accepted clients, and the epoll events that represent clients.
+ * Fuzz tests for shim/turns/fair_turns.c, included by turns.c in this directory: accepted clients, and epoll events
+ * that represent clients.
  */
 
-/* Accepts a client with this address. The library must not read past its length, and must give an IP client a place. */
+/* Whether the fuzzer's descriptor *fd* is a listener. */
+static bool is_listener_fd(int fd)
+{
+	return fd >= 0 && fd % 2 == 0;
+}
+
+/* Whether the fuzzer's descriptor *fd* is ready only for writing, so that no connection waits there. */
+static bool is_writable_only(int fd)
+{
+	return fd % 3 == 0;
+}
+
+/* Simulate the accept of a client whose address is *data*. The library must not read past the end of the address, and
+ * must assign a place (an index of clients[]) to a client with an IP address and a port. */
 static void try_client(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
@@ -25,27 +39,28 @@ static void try_client(const uint8_t *data, size_t size)
 	free(exact);
 }
 
-/* The first *others* events are not those of clients; those with even descriptors belong to listeners. An event of a
- * listener with a connection must come *before* times if there is room, and twice as often the next time. Any other
- * event must come once. */
-static void try_accepts(struct epoll_event *events, int others, unsigned int before, int room)
+/* The first *others* events do not represent clients; even descriptors are listeners. *allowed*: the number of accepts
+ * that a listener may make in this turn. The event of a listener at which a connection waits must occur *allowed*
+ * times, as far as *room* permits, and the number must double for the next turn, up to MAX_ACCEPTS. Each other event
+ * must occur once. */
+static void try_accepts(struct epoll_event *events, int others, unsigned int allowed, int room)
 {
-	unsigned int waiting = 0, max = others + room, reported[CLIENTS + 1] = { 0 };
+	unsigned int waiting_listeners = 0, max = others + room, reported[CLIENTS + 1] = { 0 };
 	int count;
 
 	for (int i = 0; i < others; i++) {
 		int fd = events[i].data.fd;
 
-		events[i].events = fd % 3 == 0 ? EPOLLOUT : EPOLLIN;
+		events[i].events = is_writable_only(fd) ? EPOLLOUT : EPOLLIN;
 		if (fd >= 0)
-			descriptors[fd].is_listener = fd % 2 == 0;
-		waiting += fd >= 0 && fd % 2 == 0 && fd % 3 != 0;
+			descriptors[fd].is_listener = is_listener_fd(fd);
+		waiting_listeners += is_listener_fd(fd) && !is_writable_only(fd);
 	}
-	accepts = before;
+	accepts = allowed;
 	count = add_accepts(events, others, others, max);
 	assert(count >= others && count <= (int)max);
-	assert(count == (int)max || count == others + (int)(waiting * (before - 1)));
-	assert(accepts == (waiting == 0 ? 1 : before < MAX_ACCEPTS ? 2 * before : MAX_ACCEPTS));
+	assert(count == (int)max || count == others + (int)(waiting_listeners * (allowed - 1)));
+	assert(accepts == (waiting_listeners == 0 ? 1 : allowed < MAX_ACCEPTS ? 2 * allowed : MAX_ACCEPTS));
 	for (int i = 0; i < count; i++)
 		if (events[i].data.fd >= 0)
 			reported[events[i].data.fd]++;
@@ -53,14 +68,16 @@ static void try_accepts(struct epoll_event *events, int others, unsigned int bef
 		int fd = events[i].data.fd;
 
 		if (fd >= 0)
-			assert(reported[fd] >= 1 && reported[fd] <= (descriptors[fd].is_listener && fd % 3 != 0 ? before : 1));
+			assert(reported[fd] >= 1 &&
+			       reported[fd] <= (descriptors[fd].is_listener && !is_writable_only(fd) ? allowed : 1));
 		forget(fd);
 	}
 	accepts = 1;
 }
 
-/* Each byte is an event; a seventh of the events represent clients. The other events must keep their order. All clients
- * must get the same share: at least one event each, but in total no more than the room or EVENTS_PER_TURN. */
+/* Each byte is an event; it represents a client if the byte modulo 7 is 3. The other events must keep their order. All
+ * clients must get the same number of events, at least one: together at most the room, and at most EVENTS_PER_TURN
+ * unless there are more clients than that. */
 static void try_fair_turn(const uint8_t *data, size_t size)
 {
 	struct epoll_event events[CLIENTS + 256];

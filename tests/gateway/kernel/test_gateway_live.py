@@ -253,14 +253,16 @@ def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
     home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
     try:
         with home.daemon() as daemon:
-            assert all("refused" in each["reason"] for each in home.ways()), "a way does not name the refusal"
+            assert all("refused" in each["reason"] for each in home.ways()), (
+                "the reason of a way does not mention the refusal"
+            )
             home.parent.run(["nft", f"flush chain inet refuse in; {rule} drop"])
             with home.new_connection():
                 wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "the trials have failed")
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
             home.parent.run(["nft", "delete table inet refuse"])
-            wait_until(lambda: not any(each["reason"] for each in home.ways()), "the uplink is good again")
+            wait_until(lambda: not any(each["reason"] for each in home.ways()), "no way has a problem any longer")
             assert home.verdicts() == ["good", "good"]
             daemon.stop()
     finally:

@@ -49,8 +49,12 @@ def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool,
         # Packets from this address use its own device, unless their destination is a local network.
         for source in (each.address, *each.others):
             local, own = sorted((rule for rule in plan.rules if rule.source == source), key=lambda it: it.priority)
-            assert (local.table, local.local, local.destination) == (MAIN, True, None)
-            assert (own.table, own.local, own.destination) == (FIRST_TABLE + ORDER.index(way.uplink), False, None)
+            assert (local.table, local.ignores_default_routes, local.destination) == (MAIN, True, None)
+            assert (own.table, own.ignores_default_routes, own.destination) == (
+                FIRST_TABLE + ORDER.index(way.uplink),
+                False,
+                None,
+            )
         routes = [each for each in plan.routes if (each.table, each.version) == (own.table, way.version)]
         assert {route.index for route in routes} == {each.index}
         assert [route.gateway for route in routes if route.destination is None] == [each.gateway]
@@ -97,7 +101,7 @@ def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]
                 each for each in plan.rules if each.version == version and each.source is None and not each.destination
             ]
             for rule in sorted(rules, key=lambda it: it.priority):
-                if (rule.mark and rule.mark != mark) or rule.local:
+                if (rule.mark and rule.mark != mark) or rule.ignores_default_routes:
                     continue
                 for route in plan.routes:
                     if (route.table, route.version, route.destination) == (rule.table, version, None):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the open-proxy check: helper programs, and client addresses that other hosts claim to Squid."""
+"""Tests for the open-proxy check: helper programs, and headers in which other hosts tell Squid a client's address."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OPEN = [
             "%>p %http::ru /bin/helper",
             "%IDENT %ui /bin/helper",
             "/bin/helper",
-            # A code must be a separate word: Squid ends with an error at two codes in one word, or at "%" before a
+            # A code must be a separate word: Squid exits with an error if a word contains two codes, or at "%" before a
             # code.
             "%DST:%SRC /bin/helper",
             "%%SRC /bin/helper",

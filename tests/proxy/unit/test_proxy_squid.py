@@ -12,7 +12,7 @@ import pytest
 
 from mptcp_proxy import reloads
 from mptcp_proxy.configuration.check import MAX_SEARCH_SECONDS, check
-from mptcp_proxy.configuration.complaints import NO_TIME
+from mptcp_proxy.configuration.squid_problems import NO_TIME
 from mptcp_proxy.process import children
 from mptcp_proxy.squid import PARSE_SECONDS, CheckCancelledError, Squid
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the capture socket: it ignores frames from before its filter, and knows the direction of segments."""
+"""Tests for the capture socket: it ignores frames older than its filter, and knows the direction of segments."""
 
 from __future__ import annotations
 

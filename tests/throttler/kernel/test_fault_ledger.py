@@ -164,8 +164,8 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
         until(lambda: read_status(throttler.socket)["ledger_error"] is None, timeout=LONG_TIMEOUT)
         # Each message appears once, however often the throttler tried to write in between.
         output = throttler.process.output()
-        assert output.count("the counts of budgets are written later") == 1, output
-        assert output.count("the counts of budgets are written again") == 1, output
+        assert output.count("budget usage will be written later") == 1, output
+        assert output.count("writing budget usage works again") == 1, output
         # The entry of an ended connection is removed later.
         assert "10.77.1.2" in clients(site.entries())
         assert used_bytes(site) < last_written + 3 * DOWNLOAD_BYTES, "bytes were counted twice"
@@ -255,11 +255,11 @@ def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failin
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=LONG_TIMEOUT)
         assert "10.77.1.2" in clients(site.entries())
         output = throttler.process.output()
-        assert output.count("the counts of budgets are written later") == 1, output
+        assert output.count("budget usage will be written later") == 1, output
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 1
         output = throttler.process.output()
-        assert "the last counts of budgets are lost" in output, output
+        assert "the last budget usage is lost" in output, output
         assert "Traceback" not in output, output
     assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, "the throttler left its qdiscs"
 
@@ -326,7 +326,7 @@ def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, l
         until(lambda: read_status(throttler.socket)["ledger_error"] is None, timeout=LONG_TIMEOUT)
         until(lambda: used_bytes(site) >= last_written + DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
         output = throttler.process.output()
-        assert output.count("the counts of budgets are written later") == 1, output
+        assert output.count("budget usage will be written later") == 1, output
         assert used_bytes(site) < last_written + 2 * DOWNLOAD_BYTES, "bytes were counted twice"
 
 

@@ -285,8 +285,8 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
     with caplog.at_level(logging.INFO):
         assert play_and_kill(path, play).used_bytes() == 3000
     assert [record.message for record in caplog.records] == [
-        "disk full; the counts of budgets are written later",
-        f"ledger {path}: the counts of budgets are written again",
+        "disk full; budget usage will be written later",
+        f"ledger {path}: writing budget usage works again",
     ]
 
 

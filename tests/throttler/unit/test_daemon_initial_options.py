@@ -138,7 +138,7 @@ async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> N
 
 
 PREFIX_COUNT = 300
-"""Number of prefixes, more than one batch."""
+"""More prefixes than one batch has."""
 PATHS_WITH_PREFIXES = f"""\
 version: 1
 paths:

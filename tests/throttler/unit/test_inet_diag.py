@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for the decoder of socket diagnostics: it agrees with a slow parser on real answers.
 
-It may omit damaged answers.
+The decoder may omit damaged answers.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def kernel() -> Iterator[Kernel]:
 
 
 def ends(version: int, number: int, port: int) -> Ends:
-    """Return the ends of a flow on path *number*, or with 0 the ends that the tunnel program uses."""
+    """Return the ends of a flow on path *number*, or, if *number* is 0, the ends that the tunnel program uses."""
     near, far = (ip_address(ADDRESSES[version].format(each)) for each in (2 * number + 1, 2 * number + 2))
     return Ends(End(near, 51820), End(far, port))
 
@@ -149,7 +149,7 @@ def choose_path(
 ) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
-    *measured*: the time for which the queue lengths of *paths* are valid.
+    *measured*: the time at which the queue lengths of *paths* were measured.
     """
     size = frame.size
     costs = dict[int, float]()

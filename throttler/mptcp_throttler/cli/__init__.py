@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from mptcp_common import __version__
-from mptcp_common.commands import add_config, outcome
+from mptcp_common.commands import add_config, exit_status_of
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli.shared import QueryError
 from mptcp_throttler.config import DEFAULT_SETTINGS
@@ -21,12 +21,12 @@ from mptcp_throttler.config import DEFAULT_SETTINGS
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status (``mptcp_common.exit_status``); errors go to stderr."""
     options = _parser().parse_args(arguments)
-    return outcome(
+    return exit_status_of(
         "mptcp-throttler",
         # The function is named after the command.
         lambda: int(getattr(import_module(f"mptcp_throttler.cli.{options.module}"), options.command)(options)),
         is_daemon=options.command == "run",
-        refusals=lambda: (QueryError, KernelError),
+        operator_errors=lambda: (QueryError, KernelError),
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The components of budgets and grants: one meters sockets until they close, one keeps the budgets, and one reads the
-file of grants.
+"""Three components: ``Budgets`` keeps the budgets, ``ClosedSockets`` counts the bytes of closed sockets, and ``Grants``
+reads the grants file.
 
-The component of budgets passes the time and the closed sockets to the budget stage, and writes the stage's counts to
-the ledger, in one thread, so the disk never stops the event loop. Counts that could not be written are written with
+``Budgets`` passes the time and the closed sockets to the budget stage. It writes the stage's byte counts to the ledger
+in a separate thread, so that a slow disk never blocks the event loop. Counts that could not be written are written with
 later counts. The ledger is read again if SQLite's data version shows that another process changed it (``quota reset``).
 """
 
@@ -62,7 +62,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # Do this first: a new period makes the stage forget accounts of budgets that it does not have yet.
+        # Advance first: a new period drops the accounts of budgets that the stage does not know yet, read below.
         self._decide(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         if self._ledger is None:
@@ -98,11 +98,11 @@ class Budgets(Component):
                 self._next_prune = now + PRUNE_SECONDS
             await self._read_changes(ledger)
             if self.write_error is not None:
-                log.info("ledger %s: the counts of budgets are written again", self._path)
+                log.info("ledger %s: writing budget usage works again", self._path)
             self.write_error = None
         except KernelError as error:
             if self.write_error is None:
-                log.error("%s; the counts of budgets are written later", error)
+                log.error("%s; budget usage will be written later", error)
             self.write_error = str(error)
 
     async def close(self) -> None:
@@ -111,7 +111,7 @@ class Budgets(Component):
         try:
             await self._write(self._ledger)
         except KernelError as error:
-            raise KernelError(f"{error}; the last counts of budgets are lost") from error
+            raise KernelError(f"{error}; the last budget usage is lost") from error
         finally:
             await self._run_in_thread(self._ledger.close)
             self._ledger = None

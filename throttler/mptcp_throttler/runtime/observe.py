@@ -56,7 +56,7 @@ class ObserverCounters:
     kernel_events: int = 0
     kernel_events_lost: int = 0  # overflows of the event socket's buffer; how many events were lost is unknown
     resyncs: int = 0
-    questions: int = 0  # subflows looked up because no event may report their end
+    questions: int = 0  # subflows that were looked up, because possibly no event reports their end
     reopened: int = 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answers to ``events``: recorded events, and to ``explain``: the reasons why a subflow has a cap or no cap."""
+"""The answers to ``events`` (recorded events) and ``explain`` (the reasons why a subflow has a cap or no cap)."""
 
 from __future__ import annotations
 
@@ -226,5 +226,5 @@ class _Explanation:
 def _matches_budget_state(verdict: Verdict, event: RecordedEvent) -> bool:
     """Return whether *event* reports the state of the budget in *verdict*: the same step and end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
-    # If another cap is tighter, the reason has only the end of the sentence.
+    # If another cap is tighter, the verdict's reason contains only the end of the sentence.
     return sentence.removesuffix(ELLIPSIS).rpartition(" exceeds ")[2] in verdict.reason

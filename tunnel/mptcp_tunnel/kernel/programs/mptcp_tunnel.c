@@ -14,7 +14,7 @@
 #include "tunnel.h"
 
 MAP(inside, BPF_MAP_TYPE_HASH, struct ends, __u32);
-MAP(outside, BPF_MAP_TYPE_HASH, struct ends, struct place);
+MAP(outside, BPF_MAP_TYPE_HASH, struct ends, struct path_key);
 MAP(tunnels, BPF_MAP_TYPE_ARRAY, __u32, struct tunnel);
 MAP(states, BPF_MAP_TYPE_ARRAY, __u32, struct state);
 
@@ -185,7 +185,8 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         if (each >= tunnel->count)
             break;
         /* Without the daemon, every path counts as alive. */
-        if (!path->interface || load->packet->cb[1] == (COPY | each) || (!path->alive && time - tunnel->probed < SILENT))
+        if (!path->interface || load->packet->cb[1] == (COPY | each) ||
+            (!path->alive && time - tunnel->updated < SILENT))
             continue;
         start = state->paths[each].next_free > now ? state->paths[each].next_free : now;
         done = start + (load->bytes * path->byte_time >> BYTE_TIME_SHIFT);
@@ -194,14 +195,15 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         } else if (tunnel->mode == MODE_WEIGHTS) {
             cost = start;
         } else if (tunnel->mode == MODE_ORDER) {
-            cost = start - now > tunnel->tau ? NO_ROOM + done : each;
+            cost = start - now > tunnel->spill ? NO_ROOM + done : each;
         } else {
-            __u64 measured_end = tunnel->probed + path->queue, begin = start > measured_end ? start : measured_end;
+            __u64 measured_end = tunnel->updated + path->measured_queue;
+            __u64 begin = start > measured_end ? start : measured_end;
 
             if (load->light)
                 cost = begin + path->delay;
             else
-                cost = begin + (done - start) + (path->delay < tunnel->tau ? path->delay : tunnel->tau);
+                cost = begin + (done - start) + (path->delay < tunnel->spill ? path->delay : tunnel->spill);
             if (start - now > path->room)
                 cost += NO_ROOM;
         }
@@ -213,7 +215,8 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
     }
     chosen = load->packet->cb[0];
     if (chosen < MAX_PATHS) {
-        if (tunnel->queue && !load->light && chosen_done > now + tunnel->queue && time - tunnel->probed < SILENT)
+        if (tunnel->max_queue && !load->light && chosen_done > now + tunnel->max_queue &&
+            time - tunnel->updated < SILENT)
             return MAX_PATHS;
         state->paths[chosen].next_free = chosen_done;
         if (tunnel->mode == MODE_WEIGHTS)
@@ -281,7 +284,7 @@ int mptcp_split(struct __sk_buff *packet)
 static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, struct headers *headers)
 {
     struct ethhdr ethernet = {.h_proto = packet->protocol};
-    struct place *place;
+    struct path_key *place;
     struct tunnel *tunnel;
     struct state *state;
     __u32 chosen, port;
@@ -304,7 +307,7 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
     state = map_lookup(&states, &place->tunnel);
     if (!tunnel || !state)
         return TC_ACT_OK;
-    if (!tunnel->probed)
+    if (!tunnel->updated)
         return TC_ACT_SHOT; /* the daemon has set the outside ends of this tunnel, but not yet the inside ends */
     __sync_fetch_and_add(&state->paths[chosen].received_packets, 1);
     __sync_fetch_and_add(&state->paths[chosen].received_bytes, packet->len - headers->network);

@@ -27,13 +27,14 @@
 #define LIGHT 300                 /* bytes with the Ethernet header: a smaller packet is light */
 #define EXPEDITED 0xb8            /* DSCP 46 (RFC 3246) in the type-of-service byte: counts as light */
 #define DONT_FRAGMENT 0x4000      /* bit in the IPv4 header's field that also has the fragment's offset */
-#define UNORDERED 0               /* number of a light packet, which never waits for other packets */
+#define UNORDERED 0               /* sequence number of light packets, which the receiver does not put in order */
 #define NO_ROOM (1ULL << 62)      /* added to the cost of a path whose virtual queue is full */
 #define SILENT 5000000000ULL      /* ns: if the daemon wrote nothing for this time, every path counts as alive */
 
 enum mode {
-    MODE_SPILL,   /* the path on which the packet arrives first; a longer path's delay counts up to tau */
-    MODE_ORDER,   /* the first path whose virtual queue is within tau */
+    MODE_SPILL,   /* the path on which the packet is expected to arrive first; for packets that are not light, at most
+                   * tunnel.spill of a path's delay counts */
+    MODE_ORDER,   /* the first path whose virtual queue is at most tunnel.spill */
     MODE_WEIGHTS, /* bytes by fixed shares */
     MODE_ONE,     /* the first path that is alive */
 };
@@ -50,7 +51,7 @@ struct ends {
     struct end remote;
 };
 
-struct place {
+struct path_key {
     __u32 tunnel;
     __u32 path;
 };
@@ -71,23 +72,24 @@ struct path {
     __u64 byte_time; /* ns / 1024 per byte; in MODE_WEIGHTS, 1024 / the path's share */
     __u64 delay;     /* ns in excess of the path with the smallest delay */
     __u64 room;      /* ns that its virtual queue may hold */
-    __u64 queue;     /* ns that the last probe waited on the path, as of tunnel.probed */
+    __u64 measured_queue; /* ns that the last probe waited in the path's queues; valid at tunnel.updated */
 };
 
 struct tunnel {
     struct ends inside;
-    __u64 tau;       /* ns */
-    __u64 queue;     /* ns; if a path's virtual queue is longer, packets that are not light are dropped; 0: no limit */
-    __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
+    __u64 spill;     /* ns; MODE_SPILL: the part of a path's delay that counts, at most; MODE_ORDER: maximum virtual
+                      * queue of a path before the next path is used */
+    __u64 max_queue; /* ns; packets that are not light are dropped if a path's virtual queue is longer; 0: no limit */
+    __u64 updated;   /* ns, CLOCK_MONOTONIC: when the daemon last wrote this structure */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* whether light packets are sent on two paths */
-    __u64 count;     /* number of paths; a read of an unused path would cost a cache miss */
+    __u64 count;     /* number of paths in use; the programs read no others, because each would cost a cache miss */
     struct path paths[MAX_PATHS];
 };
 
 /* Virtual queue and counters of a path, set by the programs. */
 struct path_state {
-    __u64 next_free; /* ns, CLOCK_MONOTONIC: when its virtual queue is empty; in MODE_WEIGHTS, bytes / share */
+    __u64 next_free; /* ns, CLOCK_MONOTONIC, or in MODE_WEIGHTS state.clock: when its virtual queue is empty */
     __u64 sent_packets;
     __u64 sent_bytes;
     __u64 received_packets;
@@ -96,7 +98,7 @@ struct path_state {
 
 struct state {
     __u64 sequence;
-    __u64 clock; /* in MODE_WEIGHTS, instead of the time: bytes / share of the last chosen path */
+    __u64 clock; /* MODE_WEIGHTS: virtual time (start-time fair queueing), in bytes / share: the last packet's start */
     struct path_state paths[MAX_PATHS];
 };
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The judge of each of our experiments, with a sound result and its mutants."""
+"""The verdict cases of each of our experiments: a sound result and its mutants."""
 
 from __future__ import annotations
 
-from mutants import Judge
-from mutants_of_caps import GUARD, ONSET_JUDGE, OVERSHOOT, STARVATION
+from mutants import VerdictCases
+from mutants_of_caps import GUARD, ONSET_CASES, OVERSHOOT, STARVATION
 from mutants_of_downloads import GOODPUT, PAGES, RECOVERY, STEERING
 from mutants_of_home import HOME
 from mutants_of_load import CROWDS, LOAD, SOAK
@@ -14,7 +14,7 @@ from mutants_of_relay import RELAY
 from mutants_of_tunnel import TUNNEL
 from mutants_of_vpn import VPN
 
-JUDGES: dict[str, Judge] = {
+VERDICT_CASES: dict[str, VerdictCases] = {
     "crowds": CROWDS,
     "goodput": GOODPUT,
     "guard": GUARD,
@@ -25,7 +25,7 @@ JUDGES: dict[str, Judge] = {
     "mimbox-goodput": MIMBOX_GOODPUT,
     "mimbox-http": MIMBOX_HTTP,
     "mimbox-memory": MIMBOX_MEMORY,
-    "onset": ONSET_JUDGE,
+    "onset": ONSET_CASES,
     "overshoot": OVERSHOOT,
     "pages": PAGES,
     "recovery": RECOVERY,

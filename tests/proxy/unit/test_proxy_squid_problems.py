@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from mptcp_proxy.configuration.complaints import MAX_ROUNDS, NO_TIME, complaints, fatal_remark
 from mptcp_proxy.configuration.source import PhysicalLine, all_statements
+from mptcp_proxy.configuration.squid_problems import MAX_ROUNDS, NO_TIME, fatal_remark, squid_problems
 from mptcp_proxy.problem import Problem
 
 STAMP = "2026/11/21 00:14:50| "
@@ -35,7 +35,7 @@ def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
 
 def problems_of(parse: Squid, *texts: str) -> list[Problem]:
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
-    return list(complaints(lines, "n", parse))
+    return list(squid_problems(lines, "n", parse))
 
 
 BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
@@ -64,8 +64,8 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
         (
             "http_port 3128 ssl-bump",
             ["FATAL: Unknown http_port option 'ssl-bump'.", BUNGLED],
-            "squid.conf:1: http_port 3128 ssl-bump: Unknown http_port option 'ssl-bump'. (allowed: this Squid is built"
-            " without OpenSSL; Debian's Squid with OpenSSL: apt install squid-openssl)",
+            "squid.conf:1: http_port 3128 ssl-bump: Unknown http_port option 'ssl-bump'. (allowed: this Squid was built"
+            " without OpenSSL; install Debian's Squid with OpenSSL: apt install squid-openssl)",
         ),
         (
             "cache_dir null /tmp",
@@ -90,7 +90,7 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
         (
             "dns_timeout x",
             ["configuration error: missing time unit", "    exception location: cache_cf.cc(1096) unit", BUNGLED],
-            "squid.conf:1: dns_timeout x: configuration error: missing time unit (allowed: a number and seconds",
+            "squid.conf:1: dns_timeout x: configuration error: missing time unit (allowed: a number and a unit: s",
         ),
         (
             "http_access permit all",
@@ -208,7 +208,7 @@ def test_difference_between_squid_and_the_check_is_refused(parse: Squid, texts: 
     assert "--allow-open-proxy" in problem.allowed
     assert not problem.warning
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
-    assert [each.warning for each in complaints(lines, "n", parse, allow_open=True)] == [True]
+    assert [each.warning for each in squid_problems(lines, "n", parse, allow_open=True)] == [True]
 
 
 def test_parsing_process_is_not_a_worker() -> None:
@@ -252,7 +252,7 @@ def test_slow_squid_is_not_run_again() -> None:
         return parse(lines)
 
     lines = [PhysicalLine("squid.conf", number, f"acl pc{number} src pc{number}.example") for number in range(1, 10)]
-    problems = list(complaints(lines, "n", slow_parse, in_time=lambda: calls < 2))
+    problems = list(squid_problems(lines, "n", slow_parse, in_time=lambda: calls < 2))
     assert calls == 2
     assert [(each.line, each.warning, each.text == NO_TIME) for each in problems] == [
         (1, False, False),

@@ -26,8 +26,8 @@ Parse = Callable[[Sequence[PhysicalLine]], str]
 MAX_ROUNDS = 50
 """Maximum number of runs of Squid. A file with more fatal mistakes than this is not a squid.conf."""
 NO_TIME = (
-    "the search for more mistakes is stopped, because Squid takes long to read this; for example, it contains host"
-    " names, and no name server answers"
+    "stopped looking for more mistakes, because Squid needs too much time for this file, for example because the file"
+    " contains host names and no name server answers"
 )
 _NO_ANSWER = "(-3) Temporary failure in name resolution"
 """EAI_AGAIN of getaddrinfo(3), in Squid's words. A name that does not exist is EAI_NONAME."""
@@ -58,7 +58,7 @@ _REMEDIES = (
     ),
     (
         re.compile(r"Unknown http_port option '(?:ssl-bump|generate-host-certificates|dynamic_cert_mem_cache_size)"),
-        "this Squid is built without OpenSSL; Debian's Squid with OpenSSL: apt install squid-openssl",
+        "this Squid was built without OpenSSL; install Debian's Squid with OpenSSL: apt install squid-openssl",
     ),
 )
 """Squid's remarks about missing requirements, each with a remedy."""
@@ -69,14 +69,14 @@ _HINTS = {
     "http_access": "http_access allow|deny [!]NAME..., each NAME defined by an acl line above it",
     "http_port": "[ADDRESS:]PORT [tproxy] [name=NAME], PORT from 1 to 65535",
     "https_port": "[ADDRESS:]PORT tls-cert=FILE",
-    "cache_mem": "a number and KB, MB or GB",
+    "cache_mem": "a number and a unit: KB, MB or GB",
     "via": "on or off",
     "logfile_rotate": "a whole number, 0 here",
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
-_ALLOWED_TEXT = f"text that Squid and this check read in the same way; to accept this: {OVERRIDE}"
-_DURATIONS = "a number and seconds, minutes, hours or days"
+_ALLOWED_TEXT = f"text that Squid and this check interpret in the same way; to accept this: {OVERRIDE}"
+_DURATIONS = "a number and a unit: seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
 acl http_access http_reply_access http_port https_port include cache cache_mem cache_dir cache_log access_log
@@ -90,7 +90,7 @@ reply_header_access httpd_suppress_version_string email_err_data cache_peer neve
 )
 
 
-def complaints(
+def squid_problems(
     lines: Sequence[PhysicalLine],
     service_name: str,
     parse: Parse,
@@ -98,7 +98,7 @@ def complaints(
     allow_open: bool = False,
     in_time: Callable[[], bool] = lambda: True,
 ) -> Iterator[Problem]:
-    """Yield the mistakes that Squid finds in *lines*, and the places that Squid reads differently from
+    """Yield the mistakes that Squid finds in *lines*, and the lines that Squid interprets differently from
     ``all_statements``. *allow_open*: only warn about such differences. *in_time*: return whether there is time for
     another run of Squid."""
     remaining = list(lines)
