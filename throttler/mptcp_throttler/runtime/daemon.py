@@ -100,16 +100,16 @@ class Daemon:
         """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
         loop = asyncio.get_running_loop()
         with single_daemon("mptcp-throttler", self._settings.state_directory):
-            # The handlers are in place from the first change of the kernel to the last, so that no signal ends the
-            # daemon in between.
+            # In place from the first change of the kernel to the last, so that no signal ends the daemon in between.
             for number in STOP_SIGNALS:
-                loop.add_signal_handler(number, self.stop.set)
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.stop.set))
             loop.add_signal_handler(signal.SIGHUP, self.reload)
             try:
                 await self.serve()
             finally:
-                # The loop restores the default actions when it closes: a second stop signal would end the daemon then.
-                signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+                # A loop restores default actions of its handlers when it closes; a mask is only for one thread.
+                for number in STOP_SIGNALS:
+                    signal.signal(number, signal.SIG_IGN)
 
     async def serve(self) -> None:
         """Run until :attr:`stop`, then leave the kernel as it was. Raises KernelError."""
