@@ -463,8 +463,8 @@ class Daemon:
             has_limit = rates_are_known and split.queue and split.mode is not Mode.WEIGHTS
             delay = max(session.delays(now))
             max_queue = split.queue + delay if has_limit else 0
-            spill = max(split.spill, round(split.spill_share * delay))
-            self._programs.set_tunnel(running.number, inside, after, replace(split, spill=spill), max_queue)
+            split = replace(split, spill=split.spill_limit(delay))
+            self._programs.set_tunnel(running.number, inside, after, split, max_queue)
 
     def _class_and_cap(self, running: _RunningTunnel, index: int) -> tuple[int, int]:
         """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""

@@ -66,6 +66,10 @@ class Split:
     duplicate: bool = False
     """Whether small packets, and packets marked as expedited, are sent on two paths."""
 
+    def spill_limit(self, delay: int) -> int:
+        """Return the limit ``spill`` if *delay*, nanoseconds, is the greatest difference between the paths' delays."""
+        return max(self.spill, round(self.spill_share * delay))
+
     def share(self, path: int) -> float | None:
         """Return a path's fixed share of the bytes; None in other modes."""
         if self.mode is not Mode.WEIGHTS:

@@ -53,6 +53,20 @@ def test_each_mode_is_read(lines: str, split: Split) -> None:
     assert load_settings(f"{RELAY}    {lines}\n", "t").tunnels[0].split == split
 
 
+@pytest.mark.parametrize(
+    ("lines", "limits"),
+    [
+        ("mode: spill", [10_000_000, 10_000_000, 30_000_000]),
+        ("spill_ms: 20", [20_000_000] * 3),
+        ("mode: rate", [0] * 3),
+        ("mode: order", [30_000_000] * 3),
+    ],
+)
+def test_limit_of_spill_follows_the_delays_unless_it_is_set(lines: str, limits: list[int]) -> None:
+    split = load_settings(f"{RELAY}    {lines}\n", "t").tunnels[0].split
+    assert [split.spill_limit(delay) for delay in (0, 4_000_000, 40_000_000)] == limits
+
+
 def test_shares_follow_the_weights() -> None:
     (tunnel,) = load_settings(PROXY.replace("}", ", mode: weights, weights: [3, 1]}"), "t").tunnels
     assert [tunnel.split.share(path) for path in range(3)] == [0.75, 0.25, 0.25]
