@@ -197,8 +197,8 @@ def start_proxy(
     """Start ``mptcp-proxy run`` on *host* with its own run, log and shared-memory directories.
 
     *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address. *control* is the
-    proxy's congestion control towards clients; None means the proxy's default, or the host's. Raises TestbedError if
-    the kernel lacks *control*, because the proxy would use the host's default.
+    proxy's option of this name; None means the proxy's default. Raises TestbedError if the kernel lacks *control*,
+    because the proxy would use the host's default.
     """
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
     # Squid's workers open their logs after dropping root. If the user does not exist, Squid itself reports the error.
@@ -218,7 +218,7 @@ def start_proxy(
     # Squid's orderly shutdown would wait for its clients.
     host.at_end(process.kill_tree)
     # Check the congestion control only now, because the proxy makes the kernel load it as a module.
-    if control is not None and (reason := lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)):
+    if control not in {None, "keep"} and (reason := lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)):
         process.kill_tree()
         raise TestbedError(f"the proxy on {host.name}: {reason}")
     return Proxy(host, process, state, logs)

@@ -66,3 +66,10 @@ def test_proxy_is_ended_if_its_kernel_lacks_the_congestion_control() -> None:
     with pytest.raises(TestbedError, match=message):
         start_proxy(host(ends, lambda argv: "reno cubic\n"), control="bbr")
     assert ends == ["kill_tree"]
+
+
+def test_kept_congestion_control_need_not_be_in_the_kernel() -> None:
+    """Defect: ``keep`` (the proxy's value for the host's own one) was looked up in the kernel as a name."""
+    ends: list[str] = []
+    start_proxy(host(ends, lambda argv: "reno cubic\n"), control="keep")
+    assert not ends
