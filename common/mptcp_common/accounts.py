@@ -10,7 +10,7 @@ Account = TypeVar("Account", bound=Mapping[str, Any])
 
 
 def fullest(accounts: Sequence[Account], limit: int) -> list[Account]:
-    """Return *limit* of *accounts*, which are sorted by usage, highest first, in the same order.
+    """Return *limit* of *accounts* in their order, which is by usage, highest first.
 
     The fullest account of each budget (``name``) is always included, even if there are more budgets than *limit*. The
     remaining places are for the fullest of the other accounts.

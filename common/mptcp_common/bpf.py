@@ -117,11 +117,11 @@ class Bpf:
         keys = ctypes.create_string_buffer(table.key_bytes * _BATCH)
         values = ctypes.create_string_buffer(table.value_bytes * _BATCH)
         # The kernel stores its cursor here; for a hash map, the cursor has four bytes.
-        position = ctypes.create_string_buffer(table.key_bytes + 4)
-        before, result = None, 0
+        next_cursor = ctypes.create_string_buffer(table.key_bytes + 4)
+        cursor, result = None, 0
         while result >= 0:
             count = ctypes.c_uint32(_BATCH)
-            result = function(table.descriptor, before, position, keys, values, ctypes.byref(count), None)
+            result = function(table.descriptor, cursor, next_cursor, keys, values, ctypes.byref(count), None)
             if result != -errno.ENOENT:  # ENOENT: this was the last batch
                 _check(result, table)
             yield from zip(
@@ -129,13 +129,13 @@ class Bpf:
                 _pieces(values.raw[: table.value_bytes * count.value], table.value_bytes),
                 strict=True,
             )
-            before = position
+            cursor = next_cursor
 
     def load(self, path: Path, constants: bytes, maps: Mapping[str, Map], builder: Path) -> dict[str, int]:
         """Load the programs of an object file and return their descriptors by name.
 
-        *constants*: the value of the file's ``settings``; *maps*: the maps to use, by their names in the file;
-        *builder*: the tool that builds the file, for messages. Raises KernelError.
+        *constants*: the value of the variable ``settings`` in the programs; *maps*: the maps to use, by their names in
+        the file; *builder*: the tool that builds the file, for messages. Raises KernelError.
         """
         library = self.library
         bpf_object = library.bpf_object__open_file(os.fsencode(path), None)
@@ -189,4 +189,4 @@ def _check(result: int, table: Map) -> None:
     if -result in (errno.E2BIG, errno.ENOSPC):
         raise KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
     if result < 0:
-        raise KernelError(f"change the BPF map {table.name}: {os.strerror(-result)}")
+        raise KernelError(f"access the BPF map {table.name}: {os.strerror(-result)}")

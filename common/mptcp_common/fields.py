@@ -132,7 +132,9 @@ def parse_interface(value: object) -> str:
         raise ValueError(f"{shown(value)} is too long for an interface; Linux allows {MAX_INTERFACE_BYTES} characters")
     has_forbidden = any(character.isspace() or character in "/:" for character in value)
     if value in {"", ".", ".."} or has_forbidden or not value.isprintable():
-        raise ValueError(f"{shown(value)} is not the name of an interface; no spaces, slashes or colons (see: ip link)")
+        raise ValueError(
+            f"{shown(value)} is not the name of an interface; names have no spaces, slashes or colons (see: ip link)"
+        )
     return value
 
 

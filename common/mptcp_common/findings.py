@@ -87,17 +87,17 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    count = {status: sum(finding.status is status for finding in findings) for status in Status}
-    if count[Status.FAIL]:
+    counts = {status: sum(finding.status is status for finding in findings) for status in Status}
+    if counts[Status.FAIL]:
         verdict = "this host is not ready"
-    elif count[Status.WARN]:
+    elif counts[Status.WARN]:
         verdict = "this host is ready, with reservations"
     else:
         verdict = "this host is ready"
-    counts = f"{count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
-    if not count[Status.UNSEEN]:
-        return f"{verdict}: {counts}"
-    return f"{verdict}, as far as it can be checked without root: {counts}, {count[Status.UNSEEN]} unseen"
+    counts_text = f"{counts[Status.OK]} ok, {counts[Status.WARN]} warn, {counts[Status.FAIL]} fail"
+    if not counts[Status.UNSEEN]:
+        return f"{verdict}: {counts_text}"
+    return f"{verdict}, as far as it can be checked without root: {counts_text}, {counts[Status.UNSEEN]} unseen"
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

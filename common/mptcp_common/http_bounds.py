@@ -22,7 +22,7 @@ is closed. A browser opens fewer."""
 
 
 class BoundedHttp(H11Protocol):
-    """HTTP/1.1 with these limits."""
+    """An HTTP/1.1 connection with both limits."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ COUNTERS = {
 """Descriptions of the counters, by name."""
 FILE = "counters"
 FILES = {service: Path("/run", service, FILE) for service in ("mptcpproxy", "mptcprelay")}
-"""The file of each role's default instance."""
+"""The file of each role's default instance, by the name of its service."""
 _LAYOUT = struct.Struct(f"={len(COUNTERS)}Q")
 NONE = bytes(_LAYOUT.size)
 """The file's initial content."""

@@ -2,7 +2,7 @@
 """Opens listening sockets, also on an address that this host gets later, for example by DHCP or from a VPN.
 
 Without IP_FREEBIND (ip(7)), the kernel binds only existing addresses: a server that starts before its address exists
-would fail, until the service manager no longer restarts it. With IP_FREEBIND, the kernel does not refuse a mistyped
+would fail again and again, until the service manager gives up. With IP_FREEBIND, the kernel does not refuse a mistyped
 address, so a check of the settings warns about addresses that the host does not have.
 """
 
@@ -44,7 +44,7 @@ def missing_addresses(source: str, addresses: Mapping[str, str]) -> Iterator[Pro
     """Yield a warning for each of *addresses* (by key in the settings file *source*) that this host does not have."""
     for key, address in addresses.items():
         if not _can_bind(address):
-            message = f"no interface of this host has {address}; it cannot be reached until one has it"
+            message = f"no interface of this host has {address}; clients cannot reach it until one has it"
             yield Problem(source, 0, 0, key, address, message, Severity.WARNING)
 
 

@@ -180,21 +180,21 @@ class NetlinkSocket:
         failures: dict[int, KernelError] = {}
         for start in range(0, len(batch), _BATCH):
             part = [(kind, flags | _NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
-            first = self.send(part, action)
+            first_sequence = self.send(part, action)
             waiting = len(part)
             while waiting:
                 for kind, _, sequence, _, body in messages(self.receive(action)):
-                    place = (sequence - first) & _SEQUENCE_MASK
-                    if kind == NLMSG_ERROR and place < len(part):
+                    index = (sequence - first_sequence) & _SEQUENCE_MASK
+                    if kind == NLMSG_ERROR and index < len(part):
                         waiting -= 1
                         if error_of(body) not in (0, *ignore):
-                            failures[start + place] = refusal(body, action)
+                            failures[start + index] = refusal(body, action)
         return failures
 
     def ask(self, kind: int, payload: bytes, action: str) -> bytes:
         """Send one request and return the payload of its single answer. Raises KernelError."""
-        answer, _, body = next(self._answers(kind, 0, payload, action))
-        if answer == NLMSG_ERROR:
+        answer_kind, _, body = next(self._answers(kind, 0, payload, action))
+        if answer_kind == NLMSG_ERROR:
             raise refusal(body, action)
         return body
 
@@ -210,9 +210,9 @@ class NetlinkSocket:
     def dump(self, kind: int, payload: bytes, action: str) -> Iterator[bytes]:
         """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, also during the dump."""
         self.interrupted = False
-        for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, action):
+        for answer_kind, flags, body in self._answers(kind, NLM_F_DUMP, payload, action):
             self.interrupted = self.interrupted or flags & _NLM_F_DUMP_INTR != 0
-            if answer in (NLMSG_DONE, NLMSG_ERROR):
+            if answer_kind in (NLMSG_DONE, NLMSG_ERROR):
                 check_end(body, action)
                 return
             yield body
@@ -220,9 +220,9 @@ class NetlinkSocket:
     def _answers(self, kind: int, flags: int, payload: bytes, action: str) -> Iterator[tuple[int, int, bytes]]:
         expected = self.send([(kind, flags, payload)], action)
         while True:
-            for answer, set_flags, sequence, _, body in messages(self.receive(action)):
+            for answer_kind, answer_flags, sequence, _, body in messages(self.receive(action)):
                 if sequence == expected:
-                    yield answer, set_flags, body
+                    yield answer_kind, answer_flags, body
 
     def send(self, requests: Sequence[tuple[int, int, bytes]], action: str) -> int:
         """Send requests in one datagram; return the first sequence number, modulo 2**32. Raises KernelError."""

@@ -18,8 +18,8 @@ def groups_of_unit(unit: str) -> list[int]:
 
     Return no groups if systemd does not answer or does not know the unit. Groups that the host lacks are omitted.
     """
-    shown = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
-    return [number for name in shown.split() if (number := _group_id(name)) is not None]
+    names = properties_of_unit(unit, ["SupplementaryGroups"]).get("SupplementaryGroups", "")
+    return [number for name in names.split() if (number := _group_id(name)) is not None]
 
 
 def _group_id(group: str) -> int | None:

@@ -67,7 +67,7 @@ def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE
 async def ask_async(
     path: Path,
     request: Mapping[str, object],
-    timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- of a pause: callers can use asyncio.timeout for the whole
+    timeout: float = PAUSE_SECONDS,  # noqa: ASYNC109 -- it limits pauses; callers limit the whole by asyncio.timeout
 ) -> dict[str, Any]:
     """Like :func:`ask`, without blocking the event loop."""
     import asyncio  # a caller with an event loop has imported it already; for other callers, the import would take long

@@ -16,6 +16,7 @@ PCAP = ("libpcap.so.0.8", "libpcap.so.1", "libpcap.so")
 NFTABLES = ("libnftables.so.1", "libnftables.so")
 BPF = ("libbpf.so.1",)
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
+"""Descriptions of the kernel's types (BTF), which the throttler's BPF programs need."""
 WITHOUT_BPF = (
     "caps then begin later than a connection's first byte, and without pacing, which may stall the other paths"
 )

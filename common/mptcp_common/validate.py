@@ -72,9 +72,9 @@ def problem_at(
     document: Document, path: KeyPath, value: object, message: str, position: Position | None = None
 ) -> Problem:
     """Return an error about the value at *path*."""
-    at = position or document.value_position(path)
+    position = position or document.value_position(path)
     value_text = None if value is None else shown(value)
-    return Problem(document.source, at.line, at.column, key_text(path), value_text, message)
+    return Problem(document.source, position.line, position.column, key_text(path), value_text, message)
 
 
 def _problem(model: type[Section], document: Document, error: ErrorDetails) -> Problem | None:

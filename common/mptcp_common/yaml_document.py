@@ -107,8 +107,8 @@ def parse_document(text: str, source: str) -> Document:
     try:
         node = _compose(text)
     except _Unreadable as reason:
-        at = reason.position
-        return Document(source, None, (Problem(source, at.line, at.column, "", None, reason.message),))
+        position = reason.position
+        return Document(source, None, (Problem(source, position.line, position.column, "", None, reason.message),))
     converter = _Converter(source)
     data = converter.root(node)
     return Document(
@@ -138,13 +138,13 @@ def _compose(text: str) -> MappingNode:
     try:
         node = yaml.compose(text)
     except MarkedYAMLError as error:
-        place = _place(error.problem_mark or error.context_mark)
-        raise _Unreadable(f"not valid YAML: {_plain_words(error)}", place) from None
+        position = _position(error.problem_mark or error.context_mark)
+        raise _Unreadable(f"not valid YAML: {_plain_words(error)}", position) from None
     except ReaderError as error:
         before = text[: error.position]
-        place = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
+        position = Position(before.count("\n") + 1, error.position - before.rfind("\n"))
         name = f"U+{ord(text[error.position]):04X}"
-        raise _Unreadable(f"not valid YAML: a control character ({name})", place) from None
+        raise _Unreadable(f"not valid YAML: a control character ({name})", position) from None
     except OverflowError:
         raise _Unreadable('not valid YAML: a "\\U" in quotes names no character; 0010FFFF is the highest') from None
     except (YAMLError, ValueError) as error:
@@ -155,11 +155,11 @@ def _compose(text: str) -> MappingNode:
         raise _Unreadable("the file is empty")
     if not isinstance(node, MappingNode):
         message = 'not a mapping; the file must consist of "key: value" lines'
-        raise _Unreadable(message, _place(node.start_mark))
+        raise _Unreadable(message, _position(node.start_mark))
     return node
 
 
-def _place(mark: StringMark | None) -> Position:
+def _position(mark: StringMark | None) -> Position:
     return START if mark is None else Position(mark.line + 1, mark.column + 1)
 
 
@@ -189,7 +189,7 @@ class _Converter:
 
     def root(self, node: MappingNode) -> dict[str, object] | None:
         """Return the root mapping, or None if it exceeds the limit."""
-        self.values[()] = _place(node.start_mark)
+        self.values[()] = _position(node.start_mark)
         try:
             return self._mapping(node, ())
         except _TooManyValues:
@@ -199,20 +199,20 @@ class _Converter:
             return None
 
     def _report(self, node: Node, path: KeyPath, value: str | None, message: str) -> None:
-        at = _place(node.start_mark)
-        self.problems.append(Problem(self._source, at.line, at.column, key_text(path), value, message))
+        position = _position(node.start_mark)
+        self.problems.append(Problem(self._source, position.line, position.column, key_text(path), value, message))
 
     def _count(self) -> None:
         self._value_count += 1
         if self._value_count > _MAX_VALUES:
             raise _TooManyValues
 
-    def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
+    def _value(self, node: Node, path: KeyPath, key_position: Position) -> object:
         self._count()
-        self.keys[path] = key_at
+        self.keys[path] = key_position
         # An empty value has the position of the token after it.
         empty = isinstance(node, ScalarNode) and node.value == "" and node.style is None
-        self.values[path] = key_at if empty else _place(node.start_mark)
+        self.values[path] = key_position if empty else _position(node.start_mark)
         if isinstance(node, ScalarNode):
             return self._scalar(node, path)
         if id(node) in self._enclosing:
@@ -222,7 +222,7 @@ class _Converter:
         if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
             self._enclosing.append(id(node))
             items = [
-                self._value(item, (*path, index), _place(item.start_mark)) for index, item in enumerate(node.value)
+                self._value(item, (*path, index), _position(item.start_mark)) for index, item in enumerate(node.value)
             ]
             self._enclosing.pop()
             return items
@@ -235,7 +235,7 @@ class _Converter:
         result: dict[str, object] = {}
         for key, value in self._pairs(node, path):
             if key.value not in result:
-                result[key.value] = self._value(value, (*path, key.value), _place(key.start_mark))
+                result[key.value] = self._value(value, (*path, key.value), _position(key.start_mark))
         self._enclosing.pop()
         return result
 

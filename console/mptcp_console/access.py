@@ -53,7 +53,7 @@ class Token:
         expiry = str(int(now) + COOKIE_SECONDS)
         return f"{expiry}.{self._signature(expiry)}"
 
-    def is_cookie(self, value: str, now: float) -> bool:
+    def is_valid_cookie(self, value: str, now: float) -> bool:
         expiry, _, signature = value.partition(".")
         if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(expiry).encode()):
             return False
@@ -71,12 +71,12 @@ class HostNames:
     An IP address as Host is safe, because then no DNS name was resolved.
     """
 
-    def __init__(self, listening: str, names: Iterable[str] = ()) -> None:
-        """*listening*: the address on which the console listens."""
-        self._listening = ip_address(listening)
+    def __init__(self, address: str, names: Iterable[str] = ()) -> None:
+        """*address*: the address on which the console listens."""
+        self._address = ip_address(address)
         self._names = {name.lower().rstrip(".") for name in names}
         # Browsers resolve "localhost" to loopback themselves, and listening on every address includes loopback.
-        if self._listening.is_loopback or self._listening.is_unspecified:
+        if self._address.is_loopback or self._address.is_unspecified:
             self._names.add("localhost")
 
     def accepts(self, host: str) -> bool:
@@ -89,9 +89,9 @@ class HostNames:
             address: IPv4Address | IPv6Address = ip_address(text)
         except ValueError:
             return found[1] is None and text in self._names
-        if self._listening.is_loopback:
+        if self._address.is_loopback:
             return address.is_loopback
-        return self._listening.is_unspecified or address == self._listening
+        return self._address.is_unspecified or address == self._address
 
 
 def is_loopback(address: str) -> bool:

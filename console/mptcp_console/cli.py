@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     settings = _settings(options.config)
     from mptcp_console.service import serve
 
-    _warn(options.config, settings)
+    _warn_if_address_is_missing(options.config, settings)
     return serve(settings)
 
 
@@ -58,7 +58,7 @@ def _check(options: argparse.Namespace) -> int:
     needed = [each for each in files if each is not None and each.exists()]
     if problems := list(unreadable_by_unit(needed, "mptcp-console.service")):
         raise DocumentError(problems)
-    _warn(file, settings)
+    _warn_if_address_is_missing(file, settings)
     print(f"{file}: no errors; {_summary(settings)}")
     return DONE
 
@@ -81,8 +81,7 @@ def _settings(file: Path | None) -> Settings:
     return settings
 
 
-def _warn(file: Path | None, settings: Settings) -> None:
-    """Warn if this host does not have the address now."""
+def _warn_if_address_is_missing(file: Path | None, settings: Settings) -> None:
     for warning in missing_addresses(str(file or DEFAULT_SETTINGS), {"listen": settings.address}):
         journal.say(warning, journal.WARNING)
 

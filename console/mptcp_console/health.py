@@ -18,7 +18,7 @@ _SEGMENTS, _EVENTS, _REFUSALS = "segments", "events", "refusals"
 
 
 class Health:
-    """The problems from one summary to the next."""
+    """Finds the problems of each summary, by comparing it with earlier summaries."""
 
     def __init__(self) -> None:
         self._pid: object = None
@@ -35,8 +35,8 @@ class Health:
         while len(self._counts) > 1 and self._counts[1][0] <= now - RECENT_SECONDS:
             self._counts.popleft()
         before = self._counts[0][1]
-        grown = {name: count - before[name] for name, count in counts.items() if count > before[name]}
-        return [*_lasting_problems(summary), *_recent_losses(grown)]
+        increases = {name: count - before[name] for name, count in counts.items() if count > before[name]}
+        return [*_lasting_problems(summary), *_recent_losses(increases)]
 
 
 def _lasting_problems(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -51,13 +51,13 @@ def _lasting_problems(summary: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _recent_losses(grown: Mapping[str, int]) -> Iterator[str]:
-    if count := grown.get(_SEGMENTS):
+def _recent_losses(increases: Mapping[str, int]) -> Iterator[str]:
+    if count := increases.get(_SEGMENTS):
         yield f"{counted(count, 'segment')} lost by the capture within a minute; listing all sockets restores the state"
-    if count := grown.get(_EVENTS):
+    if count := increases.get(_EVENTS):
         times = counted(count, "time")
         yield f"Path manager events lost, {times} within a minute; listing all sockets restores the state"
-    if count := grown.get(_REFUSALS):
+    if count := increases.get(_REFUSALS):
         yield f"{counted(count, 'change')} refused by the kernel within a minute; the throttler tries again"
 
 

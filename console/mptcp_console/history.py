@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Keeps numbers of the last hour, in bounded memory, at steps of one and of ten seconds.
 
-A track is one number over time, for example the rate of a path. All tracks advance together, so an unknown second is
-empty in all of them. Times are seconds since the epoch.
+A track is one number over time, for example the rate of a path. All tracks advance together, so a second without a
+summary is unknown in all of them. Times are seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Ring:
         for slot in slots:
             self.values[slot % len(self.values)] = _UNKNOWN
 
-    def at(self, slot: int) -> float | None:
+    def value_at(self, slot: int) -> float | None:
         value = self.values[slot % len(self.values)]
         return None if math.isnan(value) else value
 
@@ -139,12 +139,13 @@ class Tracks:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A section of the tracks."""
+    """The values of all tracks from slot *begin* to slot *end*."""
 
     _tracks: dict[Hashable, _Track]
     begin: int
     end: int
     step: int
+    """Seconds per slot."""
 
     @property
     def first(self) -> int:
@@ -159,6 +160,6 @@ class Window:
         """Yield each track with a value in the window."""
         for key, track in self._tracks.items():
             ring = track.fine if self.step == FINE_STEP else track.coarse
-            values = [ring.at(slot) for slot in range(self.begin, self.end + 1)]
+            values = [ring.value_at(slot) for slot in range(self.begin, self.end + 1)]
             if any(value is not None for value in values):
                 yield key, values

@@ -17,7 +17,7 @@ SORTS: Final = ("rate", "bytes", "age", "client")
 MAX_ROWS: Final = 200
 MAX_EVENTS: Final = 500
 MAX_SPAN: Final = 2 * SPAN
-"""Maximum seconds: the kept span, and the time before it that a page may also request."""
+"""Maximum seconds of a request: twice the kept span, because a page may also request the time before it."""
 MAX_POLICY_BYTES: Final = 48 * 1024
 """Maximum size of a policy in UTF-8, bytes: the throttler reads a line of 64 KiB, in which a newline takes two
 bytes."""

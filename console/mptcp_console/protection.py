@@ -92,7 +92,7 @@ class Protection:
         if token.is_in_header(headers.get("authorization", "")):
             return True
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        return token.is_cookie(cookie, self._clock())
+        return token.is_valid_cookie(cookie, self._clock())
 
 
 def _is_from_own_page(headers: Headers, host: str) -> bool:

@@ -59,7 +59,8 @@ class QueryQueue:
         self._sleep = sleep
         self._lock = asyncio.Lock()
         self._waiting = 0
-        self._tokens: float = BURST
+        self._allowed_queries: float = BURST
+        """Number of queries that may be sent without a pause (token bucket)."""
         self._interval = INTERVAL
         self._filled_at = clock()
         self._tolerates_from = self._filled_at
@@ -83,7 +84,7 @@ class QueryQueue:
                 # Another request may have got this answer while this one waited.
                 if (answer := self._reusable(key, request_time)) is not None:
                     return answer
-                await self._wait_for_token()
+                await self._wait_until_allowed()
                 return await self._answer(key, request)
         finally:
             self._waiting -= 1
@@ -96,15 +97,15 @@ class QueryQueue:
             return None
         return found.answer if self._clock() - found.end < REUSE_SECONDS else None
 
-    async def _wait_for_token(self) -> None:
+    async def _wait_until_allowed(self) -> None:
         now = self._clock()
-        self._tokens = min(BURST, self._tokens + (now - self._filled_at) / self._interval)
+        self._allowed_queries = min(BURST, self._allowed_queries + (now - self._filled_at) / self._interval)
         self._filled_at = now
-        self._tokens -= 1
-        if self._tokens < 0:
-            pause = -self._tokens * self._interval
-            # Empty the bucket, so that the pause after a slow answer does not also fill it.
-            self._tokens, self._filled_at = 0, now + pause
+        self._allowed_queries -= 1
+        if self._allowed_queries < 0:
+            pause = -self._allowed_queries * self._interval
+            # The pause after a slow answer must not also allow further queries.
+            self._allowed_queries, self._filled_at = 0, now + pause
             await self._sleep(pause)
 
     async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class QueryQueue:
         finally:
             now = self._clock()
             self._interval = self._interval_after(now - start, now)
-        self._answers = {each: other for each, other in self._answers.items() if now - other.end < REUSE_SECONDS}
+        self._answers = {each: timed for each, timed in self._answers.items() if now - timed.end < REUSE_SECONDS}
         while len(self._answers) >= MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
         self._answers[key] = _TimedAnswer(start, now, answer)

@@ -65,10 +65,10 @@ def present_paths(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) ->
     policy_paths = summary["policy"].get("paths_in_words")
     if policy_paths is None:  # an older throttler
         return dict(rates)
-    shown: set[str | None] = {each["path"] for each in policy_paths} or {None}
-    shown |= {each["path"] for each in summary["paths"] if each["subflows"]}
-    shown |= {key.path for key, rate in rates.items() if rate}
-    return {key: rate for key, rate in rates.items() if key.path in shown}
+    present: set[str | None] = {each["path"] for each in policy_paths} or {None}
+    present |= {each["path"] for each in summary["paths"] if each["subflows"]}
+    present |= {key.path for key, rate in rates.items() if rate}
+    return {key: rate for key, rate in rates.items() if key.path in present}
 
 
 def capping_rules(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:

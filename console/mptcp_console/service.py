@@ -28,7 +28,7 @@ from mptcp_console.settings import Settings
 from mptcp_console.watch import Watch, make_query
 
 MAX_CONNECTIONS: Final = 256
-"""Maximum number of concurrent HTTP connections. Requests on further connections get an error as the answer."""
+"""Maximum number of concurrent HTTP connections. Requests on further connections are answered with an error."""
 BACKLOG: Final = 64
 STOP_SECONDS: Final = 2
 """Seconds for which the console, when it stops, waits for answers that are being sent."""

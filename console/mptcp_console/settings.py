@@ -151,7 +151,7 @@ def settings_without_a_file() -> Settings:
     path = DEFAULT_SETTINGS.parent / TOKEN_NAME
     token, problem = _token(path)
     if problem is not None:
-        raise DocumentError([_no_first_token(path, problem)])
+        raise DocumentError([_default_token_problem(path, problem)])
     return Settings(token=token, token_file=path)
 
 
@@ -178,7 +178,7 @@ def _make_settings(section: ConsoleSection, document: Document, directory: Path)
         token_file = directory / (section.token_file or TOKEN_NAME)
         token, problem = _token(token_file)
         if problem is not None and section.token_file is None:
-            problems.append(_no_first_token(token_file, problem))
+            problems.append(_default_token_problem(token_file, problem))
         elif problem is not None:
             problems.append(problem_at(document, ("token_file",), str(section.token_file), f"{token_file} {problem}"))
     elif section.token_file is not None:
@@ -218,7 +218,7 @@ def _make_settings(section: ConsoleSection, document: Document, directory: Path)
 _OFF_LOOPBACK = "{} can be reached from other hosts, so a token is needed: write false, or listen on 127.0.0.1"
 
 
-def _no_first_token(path: Path, problem: str) -> Problem:
+def _default_token_problem(path: Path, problem: str) -> Problem:
     remedy = "" if path.exists() else "; write it: mptcp-console make-token"
     return Problem(str(path), 0, 0, "", None, f"{problem}{remedy}")
 

@@ -49,7 +49,7 @@ class Sources:
     """The sources of the figures."""
 
     throttler: Path
-    """Its status socket."""
+    """The throttler's status socket."""
     squid: str = ADDRESS
     """``http://HOST:PORT`` of Squid's listener."""
     netstat: Path = NETSTAT

@@ -23,18 +23,18 @@ from .kernel import parse_mptcp_ext
 from .squid import SquidPages
 
 CACHE_SECONDS = 4.0
-_NUMBERS = {
+_INFO_TITLES = {
     "clients": "Number of clients accessing cache",
     "descriptors": "Number of file desc currently in use",
     "descriptors_limit": "Maximum number of file descriptors",
 }
-_SUMS = {
+_COUNTER_NAMES = {
     "requests": "client_http.requests",
     "errors": "client_http.errors",
     "tunnels": "server.other.requests",
     "server_errors": "server.all.errors",
 }
-_FIELDS = {"asked": "MPCapableSYNRX", "fallbacks": "MPCapableFallbackACK", "joins": "MPJoinAckRx"}
+_KERNEL_FIELDS = {"asked": "MPCapableSYNRX", "fallbacks": "MPCapableFallbackACK", "joins": "MPJoinAckRx"}
 
 
 class ProxyHealth:
@@ -71,7 +71,11 @@ class ProxyHealth:
             fields = parse_mptcp_ext(self._sources.netstat.read_text())
         except (OSError, ValueError):
             return None
-        return None if fields is None else {name: fields[field] for name, field in _FIELDS.items() if field in fields}
+        return (
+            None
+            if fields is None
+            else {name: fields[field] for name, field in _KERNEL_FIELDS.items() if field in fields}
+        )
 
 
 def figures(pages: SquidPages) -> dict[str, Any]:
@@ -79,11 +83,11 @@ def figures(pages: SquidPages) -> dict[str, Any]:
     found: dict[str, Any] = {"version": pages.info.get("Squid Object Cache", "").removeprefix("Version ")}
     if started := pages.info.get("Start Time"):
         found["started"] = parsedate_to_datetime(started).timestamp()
-    for name, title in _NUMBERS.items():
+    for name, title in _INFO_TITLES.items():
         words = pages.info.get(title, "").split()
         if words and words[0].isdigit():
             found[name] = int(words[0])
-    for name, counter in _SUMS.items():
+    for name, counter in _COUNTER_NAMES.items():
         found[name] = round(sum(_values(pages.counters, counter)))
     return found
 

@@ -100,7 +100,7 @@ def parse_counters(text: str) -> dict[str, float]:
         if equals and found:
             values[name.strip()] = float(found[0])
     if "client_http.requests" not in values:
-        raise ValueError(f"this is not the page {COUNTERS} of a Squid's cache manager")
+        raise ValueError(f"this is not the page {COUNTERS} of Squid's cache manager")
     return values
 
 

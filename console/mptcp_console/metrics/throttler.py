@@ -68,9 +68,9 @@ _TRACKER = (
 )
 _BUDGETS = (
     ("volume_bytes", "volume", "Volume of the fullest account."),
-    ("used_bytes", "used", "Bytes used of that volume."),
-    ("left_bytes", None, "Bytes left of it."),
-    ("reset_time_seconds", "until", "When its period ends."),
+    ("used_bytes", "used", "Bytes used of the fullest account."),
+    ("left_bytes", None, "Bytes left of the fullest account."),
+    ("reset_time_seconds", "until", "When the period of the fullest account ends."),
 )
 
 
@@ -97,8 +97,7 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     policy, reloads, loop = summary["policy"], summary["reloads"], summary["loop"]
     version: dict[Labels, float] = {(str(summary["version"]),): 1.0}
     yield gauges("mptcp_throttler_build_info", "Version of the throttler; always 1.", ("version",), version)
-    since = summary["started"]
-    yield gauge("mptcp_throttler_start_time_seconds", "When it started.", since)
+    yield gauge("mptcp_throttler_start_time_seconds", "When the throttler started.", summary["started"])
     text = "When the policy came into force."
     policy_starts: dict[Labels, float] = {(policy_name(summary),): float(policy["since"])}
     yield gauges("mptcp_throttler_policy_start_time_seconds", text, ("policy",), policy_starts)
@@ -118,14 +117,14 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     text = "Longest delay of the event loop"
     yield gauge("mptcp_throttler_loop_lag_seconds", f"{text} in the last 10 s.", loop["recent"])
     yield gauge("mptcp_throttler_loop_lag_longest_seconds", f"{text} since the start.", loop["longest"])
-    yield counter("mptcp_throttler_loop_late_total", "Delays above 0.05 s.", loop["late"])
+    yield counter("mptcp_throttler_loop_late_total", "Delays of the event loop above 0.05 s.", loop["late"])
 
 
 def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_connections", "MPTCP connections and tunnels.", summary["connections"])
     tunnels = summary.get("tunnels", ())  # .get, because an older throttler lacks it
-    number = len({each["tunnel"] for each in tunnels})
-    yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", number)
+    tunnel_count = len({each["tunnel"] for each in tunnels})
+    yield gauge("mptcp_throttler_tunnels", "Tunnels of Multipath UDP under the policy.", tunnel_count)
     text = "Bytes of IP packets by tunnel path."
     tunnel_bytes = sums(
         ((each["tunnel"], each["path"], direction), each[key])
@@ -200,12 +199,12 @@ def _budgets(summary: Answer) -> Iterator[Metric]:
 
 
 def _counters(summary: Answer) -> Iterator[Metric]:
-    counted, guard = summary["counters"], summary["guard"]
-    for names, values in ((_OBSERVERS, counted["observers"]), (_TRACKER, counted["tracker"])):
+    groups, guard = summary["counters"], summary["guard"]
+    for names, values in ((_OBSERVERS, groups["observers"]), (_TRACKER, groups["tracker"])):
         for name, key, text in names:
             if key in values:  # an older throttler lacks it
                 yield counter(f"mptcp_throttler_{name}_total", text, values[key])
-    reconcilers = {"down": counted["reconciler"], "up": counted["upload_reconciler"]}
+    reconcilers = {"down": groups["reconciler"], "up": groups["upload_reconciler"]}
     for name, key, text in (
         ("reconcile_errors", "failures", "Changes that the kernel refused."),
         ("repairs", "repairs", "Kernel objects found missing, changed or foreign."),
@@ -218,8 +217,8 @@ def _counters(summary: Answer) -> Iterator[Metric]:
         ("lacking_bytes", "Bytes missing on uncapped paths while caps are relaxed."),
         ("relaxed_bytes", "Bytes on capped subflows while their caps are relaxed."),
     ):
-        if name in counted["guard"]:  # an older throttler lacks it
-            yield counter(f"mptcp_throttler_guard_{name}_total", text, counted["guard"][name])
+        if name in groups["guard"]:  # an older throttler lacks it
+            yield counter(f"mptcp_throttler_guard_{name}_total", text, groups["guard"][name])
     yield gauge("mptcp_throttler_guard_relaxed", "Connections with relaxed caps now.", guard["relaxed"])
     yield _reaction(summary["reaction"])
     # An older throttler lacks this.

@@ -48,6 +48,6 @@ def test_warnings_name_the_keys_of_absent_addresses() -> None:
     absent = {f"key{number}": each for number, each in enumerate(ABSENT)}
     warnings = list(missing_addresses("portal.yaml", present | absent))
     assert [str(each) for each in warnings] == [
-        f"portal.yaml: warning: {key}: no interface of this host has {each}; it cannot be reached until one has it"
+        f"portal.yaml: warning: {key}: no interface of this host has {each}; clients cannot reach it until one has it"
         for key, each in absent.items()
     ]

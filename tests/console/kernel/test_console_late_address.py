@@ -21,7 +21,7 @@ def test_console_serves_an_address_added_after_its_start(module_testbed: Testbed
     host = f"[{address}]" if ":" in address else address
     node.write("token", TOKEN).chmod(0o600)
     config = node.write("console.yaml", f"listen: '{host}:{PORT}'\nstatus_socket: {node.directory}/none\n")
-    warning = f"listen: no interface of this host has {address}; it cannot be reached until one has it"
+    warning = f"listen: no interface of this host has {address}; clients cannot reach it until one has it"
     with node.running([node.program("mptcp-console"), "run", "--config", str(config)], name="console") as console:
         wait_until(lambda: "serving" in console.output(), "the console serves", process=console)
         assert console.output().count(warning) == 1

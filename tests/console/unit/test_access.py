@@ -46,18 +46,18 @@ def test_authorization_header_must_carry_the_exact_token() -> None:
 def test_cookie_is_valid_only_in_its_time_and_for_its_token() -> None:
     token = Token(TEXT)
     cookie = token.cookie(NOW)
-    assert token.is_cookie(cookie, NOW)
-    assert token.is_cookie(cookie, NOW + COOKIE_SECONDS - 1)
-    assert not token.is_cookie(cookie, NOW + COOKIE_SECONDS)
-    assert not Token(TEXT + "x").is_cookie(cookie, NOW)
+    assert token.is_valid_cookie(cookie, NOW)
+    assert token.is_valid_cookie(cookie, NOW + COOKIE_SECONDS - 1)
+    assert not token.is_valid_cookie(cookie, NOW + COOKIE_SECONDS)
+    assert not Token(TEXT + "x").is_valid_cookie(cookie, NOW)
     assert TEXT not in cookie
 
 
 def test_cookie_with_a_changed_expiry_is_invalid() -> None:
     token = Token(TEXT)
     expiry, _, signature = token.cookie(NOW).partition(".")
-    assert not token.is_cookie(f"{int(expiry) + 1}.{signature}", NOW)
-    assert not token.is_cookie(f"{expiry}0.{signature}", NOW)
+    assert not token.is_valid_cookie(f"{int(expiry) + 1}.{signature}", NOW)
+    assert not token.is_valid_cookie(f"{expiry}0.{signature}", NOW)
 
 
 @given(st.text())
@@ -65,7 +65,7 @@ def test_arbitrary_text_is_neither_token_nor_cookie(text: str) -> None:
     token = Token(TEXT)
     assert not token.matches(text)
     assert not token.is_in_header(text)
-    assert not token.is_cookie(text, NOW)
+    assert not token.is_valid_cookie(text, NOW)
 
 
 LOOPBACK_NAMES = ["localhost", "LOCALHOST:8610", "127.0.0.1", "127.0.0.1:9999", "[::1]:8610", "localhost."]

@@ -73,8 +73,8 @@ def cookie_without(word: str) -> Callable[[Patch], None]:
 
 
 def cookies_never_end(patch: Patch) -> None:
-    real = Token.is_cookie
-    patch.setattr(Token, "is_cookie", lambda self, value, now: real(self, value, 0.0))
+    real = Token.is_valid_cookie
+    patch.setattr(Token, "is_valid_cookie", lambda self, value, now: real(self, value, 0.0))
 
 
 def watchers_are_not_removed(patch: Patch) -> None:
@@ -224,7 +224,8 @@ MUTANTS = {
         return_always(QueryQueue, "_reusable", None), test_query_queue.test_equal_concurrent_queries_are_sent_once
     ),
     "queries are sent without a pause": Mutant(
-        set_to(QueryQueue, "_wait_for_token", no_wait), test_query_queue.test_different_queries_are_sent_once_a_second
+        set_to(QueryQueue, "_wait_until_allowed", no_wait),
+        test_query_queue.test_different_queries_are_sent_once_a_second,
     ),
     # What-if questions.
     "another policy is tried": Mutant(

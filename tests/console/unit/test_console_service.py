@@ -85,7 +85,7 @@ def test_check_warns_of_an_address_that_the_host_lacks(
     file.write_text(f"listen: '{address}:8610'\n")
     assert cli.main(["check", "--config", str(file)]) == DONE
     output = capsys.readouterr()
-    why = f"no interface of this host has {address.strip('[]')}; it cannot be reached until one has it"
+    why = f"no interface of this host has {address.strip('[]')}; clients cannot reach it until one has it"
     assert output.err == f"{file}: warning: listen: {why}\n"
     assert output.out.startswith(f"{file}: no errors; ")
     file.write_text("listen: 127.0.0.1:8610\n")
@@ -99,5 +99,5 @@ def test_console_starts_without_its_address(tmp_path: Path) -> None:
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
     with console(tmp_path, tmp_path / "s", port, settings=f"token_file: {token}\n", address="192.0.2.1") as running:
-        why = "warning: listen: no interface of this host has 192.0.2.1; it cannot be reached until one has it"
+        why = "warning: listen: no interface of this host has 192.0.2.1; clients cannot reach it until one has it"
         assert f"console-{port}.yaml: {why}\n" in running.log.read_text()

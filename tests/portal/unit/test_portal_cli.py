@@ -88,7 +88,7 @@ def test_check_warns_of_an_address_that_the_host_lacks(
     )
     assert main(["check", "--config", str(path)]) == DONE
     output = capsys.readouterr()
-    later = "it cannot be reached until one has it"
+    later = "clients cannot reach it until one has it"
     assert output.err.splitlines() == [
         f"{path}: warning: onboarding.listen: no interface of this host has 192.0.2.1; {later}",
         f"{path}: warning: captive_portal.listen: no interface of this host has 2001:db8::1; {later}",

@@ -148,7 +148,7 @@ IN_PATHS = {
     "interface with a slash": (
         "  wifi: {interfaces: [wlan/0]}",
         '5: paths.wifi.interfaces[0]: "wlan/0" is not the name of an interface; '
-        "no spaces, slashes or colons (see: ip link)",
+        "names have no spaces, slashes or colons (see: ip link)",
     ),
     "remote id": (
         "  wifi: {remote_ids: [256]}",

@@ -3,7 +3,7 @@
  * Parses typed addresses: complete, incomplete, or wrong. Pure.
  */
 
-/** @typedef {{kind: "none"|"whole"|"incomplete"|"wrong", address: string}} Typed *address*: if it is whole, in the throttler's notation */
+/** @typedef {{kind: "none"|"whole"|"incomplete"|"wrong", address: string}} Typed *address*: in the throttler's notation if *kind* is "whole", otherwise empty */
 
 /** @param {string} text @returns {Typed} */
 export function addressOf(text) {

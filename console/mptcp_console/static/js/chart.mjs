@@ -99,11 +99,11 @@ export class Chart {
       series: [{}, ...lines, ...caps],
       axes: [
         {stroke: ink, font, grid: {show: false}, ticks: {stroke: colour("--grid"), width: 1, size: 5}, space: 70,
-          values: (_, at) => at.map(clock)},
+          values: (_, times) => times.map(clock)},
         {stroke: ink, font, grid, ticks: {show: false}, size: 48, space: 40,
-          values: (plot, at) => {
+          values: (plot, rates) => {
             const {factor} = unitOf(highest(plot));
-            return at.map(value => String(Number((value / factor).toFixed(3))));
+            return rates.map(value => String(Number((value / factor).toFixed(3))));
           }},
       ],
       hooks: {

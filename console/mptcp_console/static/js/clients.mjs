@@ -91,14 +91,14 @@ function budgetCell(budgets) {
 
 /** @param {PlainTcp|null|undefined} plain */
 function drawPlain(plain) {
-  const known = plain ?? null;
-  setText(byId("plain-count"), known === null ? "unknown"
-    : `${counted(known.total, "client")}, ${counted(known.connections, "connection")}`);
+  const report = plain ?? null;
+  setText(byId("plain-count"), report === null ? "unknown"
+    : `${counted(report.total, "client")}, ${counted(report.connections, "connection")}`);
   const list = byId("plain-clients");
-  updateChildren(list, known?.clients ?? [], each => each.client, () => make("li"),
+  updateChildren(list, report?.clients ?? [], each => each.client, () => make("li"),
     (item, each) => setText(item, `${withNames(each.client)}: ${counted(each.connections, "connection")}`));
   list.querySelector(":scope > .empty")?.remove();
-  if (known === null || known.clients.length === 0) {
-    list.append(make("li", {class: "empty"}, known === null ? "The throttler does not report clients of plain TCP." : "No client uses plain TCP now."));
+  if (report === null || report.clients.length === 0) {
+    list.append(make("li", {class: "empty"}, report === null ? "The throttler does not report clients of plain TCP." : "No client uses plain TCP now."));
   }
 }

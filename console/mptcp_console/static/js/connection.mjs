@@ -79,10 +79,10 @@ export class ConnectionPage {
 
 /**
  * Returns why no new state of a connection is shown.
- * @param {number|null} known time of the shown state; null if none is shown @param {boolean} hasEvents
+ * @param {number|null} shownTime time of the shown state; null if none is shown @param {boolean} hasEvents
  */
-export function closedText(known, hasEvents) {
-  if (known !== null) return `This connection is closed. Its last known state, from ${clock(known)}, is shown.`;
+export function closedText(shownTime, hasEvents) {
+  if (shownTime !== null) return `This connection is closed. Its last known state, from ${clock(shownTime)}, is shown.`;
   return hasEvents ? "This connection is closed. Its events are below."
     : "There is no such connection now, and no events of it are stored.";
 }

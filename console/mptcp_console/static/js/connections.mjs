@@ -157,8 +157,8 @@ function setVerdict(row, plain, verdict) {
 function update(body, each, now, dryRun) {
   const head = body.rows[0];
   const sum = (/** @type {"rate_sent"|"rate_received"} */ key) => {
-    const known = each.subflows.map(subflow => subflow[key]).filter(value => value !== null);
-    return known.length === 0 ? null : known.reduce((all, value) => Number(all) + Number(value), 0);
+    const rates = each.subflows.map(subflow => subflow[key]).filter(value => value !== null);
+    return rates.length === 0 ? null : rates.reduce((all, value) => Number(all) + Number(value), 0);
   };
   const capped = each.subflows.filter(subflow => verdict(subflow, dryRun).kind !== "none").length;
   setText(/** @type {Element} */ (head.querySelector(".client")),

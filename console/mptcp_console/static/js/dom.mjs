@@ -95,7 +95,7 @@ function select({anchor, anchorOffset, focus, focusOffset}) {
 }
 
 /**
- * Sets the cells of a row after its head.
+ * Sets the cells of a row, except its first cell, the header.
  * @param {HTMLTableRowElement} row @param {(string|Node)[]} values
  */
 export function fill(row, values) {

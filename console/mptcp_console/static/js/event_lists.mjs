@@ -15,10 +15,10 @@ const MAX_SHOWN = 300;
 
 /**
  * @param {Element} list @param {LoggedEvent[]} events the newest first @param {number} now seconds since the epoch
- * @param {string} emptyText text if there are no events @param {string} [own] token of a connection that needs no link
+ * @param {string} emptyText text if there are no events @param {string} [ownToken] token of a connection that needs no link
  */
-export function show(list, events, now, emptyText, own) {
-  updateChildren(list, events, each => String(each.serial), each => row(each, own), (element, each) => {
+export function show(list, events, now, emptyText, ownToken) {
+  updateChildren(list, events, each => String(each.serial), each => row(each, ownToken), (element, each) => {
     setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, now));
   });
   list.querySelector(":scope > .empty")?.remove();
@@ -33,17 +33,17 @@ export function show(list, events, now, emptyText, own) {
  */
 export function mergeNewest(answer, shown, before, limit) {
   // Objects are compared instead of numbers, because a restarted console begins its numbers again.
-  const shownBefore = new Set(before), known = new Set(answer.map(each => each.serial));
-  return shown.filter(each => !shownBefore.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, limit);
+  const shownBefore = new Set(before), inAnswer = new Set(answer.map(each => each.serial));
+  return shown.filter(each => !shownBefore.has(each) && !inAnswer.has(each.serial)).concat(answer.reverse()).slice(0, limit);
 }
 
-/** @param {LoggedEvent} each @param {string} [own] */
-function row(each, own) {
+/** @param {LoggedEvent} each @param {string} [ownToken] */
+function row(each, ownToken) {
   const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
   const kind = make("span", {class: "kind", "data-kind": each.kind ?? ""}, each.kind ?? "");
   const text = make("span", {class: "what"}, withNames(each.text));
   const item = make("li", {}, time, kind, text);
-  if (each.token !== undefined && each.token !== own) {
+  if (each.token !== undefined && each.token !== ownToken) {
     item.append(make("a", {href: `#connection/${each.token}`, "aria-label": `Connection ${each.token}`}, each.token));
   }
   return item;
