@@ -43,9 +43,9 @@ class Lan:
 
     devices: tuple[str, ...]
     exempt_devices: tuple[Network, ...] = ()
-    """Devices, destinations and ports (TCP, UDP) that bypass the forwarder and the tunnel."""
     exempt_destinations: tuple[Network, ...] = ()
     exempt_ports: tuple[int, ...] = ()
+    """Ports of TCP and UDP that bypass the forwarder and the tunnel, as the exempt devices and destinations do."""
     tunnel: str = ""
     """Interface of a VPN that carries all packets except TCP; if empty, the best uplink carries them."""
     quic_refused: bool = True

@@ -213,13 +213,13 @@ class Daemon:
                 self._changed_tunnels[running] = None
 
     def _check_uplinks(self) -> None:
-        changed = self._uplinks.update()
+        has_changed = self._uplinks.update()
         addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
             if running.tunnel.peer is not None:
                 for index, (_, interface) in enumerate(running.tunnel.paths):
                     self._find_route(running, index, interface, running.tunnel.peer, addresses)
-            elif changed:
+            elif has_changed:
                 for index, state in enumerate(running.states):
                     if state is not None and state.interface not in self._uplinks.indices:
                         self._set_path(running, index, None)
@@ -227,7 +227,7 @@ class Daemon:
 
     def _update_due_tunnels(self, now: int) -> None:
         """Update a proxy's tunnels that messages changed, and those whose scheduled check is due."""
-        changed, self._changed_tunnels = self._changed_tunnels, {}
+        due_tunnels, self._changed_tunnels = self._changed_tunnels, {}
         while self._schedule and self._schedule[0][0] <= now:
             check_time, number = heappop(self._schedule)
             running = self._running[number]
@@ -235,10 +235,10 @@ class Daemon:
                 running.scheduled_check = _NEVER
                 if running.next_check <= now:
                     self._read_counters(running, now)
-                    changed[running] = None
+                    due_tunnels[running] = None
                 else:
                     self._schedule_check(running, running.next_check)
-        for each in changed:
+        for each in due_tunnels:
             self._update_programs(each, now)
             if each.inside is not None:
                 silence = each.session.next_silence(now)

@@ -124,8 +124,8 @@ class SavedState:
         # Delete first, because the kernel allows eight endpoints, and one per address.
         for address, found in list(existing.items()):
             is_ours = address in self._own_endpoints
-            is_right = found.opens_subflows and found.device in ("", devices.get(address))
-            stays = is_right if address in devices else not (is_ours or address in addresses)
+            is_suitable = found.opens_subflows and found.device in ("", devices.get(address))
+            stays = is_suitable if address in devices else not (is_ours or address in addresses)
             if stays:
                 continue
             try:

@@ -70,7 +70,7 @@ export class OverviewPage {
       if (time !== null) this.#goTo(time);
     });
     byId("to-now").addEventListener("click", () => {
-      this.#release();
+      this.#returnToNow();
       this.#graph.focus();
     });
     byId("as-table").addEventListener("toggle", () => this.#drawTable());
@@ -250,7 +250,7 @@ export class OverviewPage {
     return {paths: pathsIn(stored.series) ?? [], emptyText: noRatesText(stored.since, time)};
   }
 
-  #release() {
+  #returnToNow() {
     clearTimeout(this.#requestTimer);
     this.#selected = null;
     this.#stored = null;
@@ -269,7 +269,7 @@ export class OverviewPage {
       PageUp: from + 30 * step, PageDown: from - 30 * step, Home: first, End: last,
     };
     if (event.key === "Escape") {
-      this.#release();
+      this.#returnToNow();
     } else if (event.key in moves) {
       this.#select(Math.min(last, Math.max(first, moves[/** @type {keyof typeof moves} */ (event.key)])));
     } else {
