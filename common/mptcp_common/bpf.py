@@ -189,4 +189,4 @@ def _check(result: int, table: Map) -> None:
     if -result in (errno.E2BIG, errno.ENOSPC):
         raise KernelError(f"the BPF map {table.name} is full: it has room for {table.entries} entries")
     if result < 0:
-        raise KernelError(f"access the BPF map {table.name}: {os.strerror(-result)}")
+        raise KernelError(f"read or change the BPF map {table.name}: {os.strerror(-result)}")

@@ -186,14 +186,15 @@ def editor_schema(section: type[Section]) -> dict[str, Any]:
     return {"$schema": GenerateJsonSchema.schema_dialect, **_trim(schema)}
 
 
-def _trim(schema: Any, properties: bool = False) -> Any:
-    """Return *schema* without titles (pydantic generates them from the keys' names) and without defaults of null."""
+def _trim(schema: Any, keys_are_names: bool = False) -> Any:
+    """Return *schema* without titles (pydantic generates them from the keys' names) and without defaults of null.
+    *keys_are_names*: whether the keys of *schema* are names of settings, which may be ``title``, too."""
     if isinstance(schema, list):
         return [_trim(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: value if key == "examples" else _trim(value, properties=key in {"properties", "$defs"})
+        key: value if key == "examples" else _trim(value, keys_are_names=key in {"properties", "$defs"})
         for key, value in schema.items()
-        if properties or not (key == "title" or (key == "default" and value is None))
+        if keys_are_names or not (key == "title" or (key == "default" and value is None))
     }

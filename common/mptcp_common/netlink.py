@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Netlink (netlink(7)), for requests for which pyroute2 is too slow or has no message class.
 
-These are thousands of messages per second (set entries, path-manager events, socket diagnostics, routes of a thousand
-relays), and root qdiscs, which are saved and restored byte for byte. All other requests use pyroute2.
+It is used for thousands of messages per second (set entries, path-manager events, socket diagnostics, routes of a
+thousand relays), and for root qdiscs, which are saved and restored byte for byte. All other requests use pyroute2.
 """
 
 from __future__ import annotations

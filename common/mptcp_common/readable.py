@@ -14,7 +14,7 @@ _TEST_SECONDS = 10
 
 
 def groups_of_unit(unit: str) -> list[int]:
-    """Return the groups that systemd gives *unit* in addition to its user's own, including drop-ins (systemd.exec(5)).
+    """Return the supplementary groups that systemd gives *unit*, drop-ins included (systemd.exec(5)).
 
     Return no groups if systemd does not answer or does not know the unit. Groups that the host lacks are omitted.
     """

@@ -2,8 +2,9 @@
 """Locks that allow only one daemon of a program, because a second daemon would remove the kernel objects of the first.
 
 One lock is an abstract unix(7) address; each network namespace has its own addresses. Every user can bind it, so it
-counts only if root, this user or the throttler's user holds it, and not if its backlog is full. The other lock, if the
-program has a state directory, is on a file there. The kernel releases both when the process ends.
+counts only if root, this user or the throttler's user holds it. With a full backlog, the holder is unknown, and the
+lock does not count. The other lock, if the program has a state directory, is on a file there. The kernel releases both
+locks when the process ends.
 """
 
 from __future__ import annotations

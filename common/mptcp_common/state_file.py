@@ -98,6 +98,6 @@ def _check(found: os.stat_result, path: Path) -> None:
 
 
 def _give_to_owner(descriptor: int, directory: int) -> None:
-    owner = os.fstat(directory)
-    if os.geteuid() == 0 and owner.st_uid != 0:
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    found = os.fstat(directory)
+    if os.geteuid() == 0 and found.st_uid != 0:
+        os.fchown(descriptor, found.st_uid, found.st_gid)

@@ -136,8 +136,8 @@ def uses_nftables(feature: str) -> bool:
 def missing_kernel_features(
     results: Mapping[str, str | None], features: Iterable[str]
 ) -> Iterator[tuple[str, MissingFeature]]:
-    """Yield each of *features* that does not work, with its description. *results* has None for a working feature,
-    otherwise the reason why it does not; features that were not tested are missing in it."""
+    """Yield each of *features* that does not work, with its description. *results* has None for a working feature, and
+    the reason for a failing one; untested features are missing in *results*."""
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue

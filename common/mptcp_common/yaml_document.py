@@ -52,7 +52,7 @@ _PLAIN_MESSAGES: Final = (
     (r"expected <block end>, but found .*", "the indentation differs from that of the lines it belongs to"),
     (r"could not find expected ':'", 'a ":" is missing after the key'),
 )
-"""Replacements for messages of ruamel.yaml, which can be understood without the YAML specification."""
+"""Patterns of ruamel.yaml's messages, and replacements that can be understood without the YAML specification."""
 
 
 def text_of(path: Path) -> str:

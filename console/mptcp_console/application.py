@@ -41,7 +41,7 @@ MAX_FORM: Final = 4096
 
 _DOC: Final = re.compile("[a-z0-9-]{1,40}")
 
-Answer = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Console:
@@ -63,17 +63,17 @@ class Console:
         """Return the application, with the *mounted* routes under the same protection."""
         routes: list[BaseRoute] = [
             Route("/", self._page("index.html")),
-            Route("/api/live", self._answer(self._stream)),
-            Route("/api/viewers", self._answer(self._viewers)),
-            Route("/api/history", self._answer(self._history)),
-            Route("/api/events", self._answer(self._events)),
-            Route("/api/about", self._answer(self._about)),
-            Route("/api/clients", self._answer(self._clients)),
-            Route("/api/policy", self._answer(self._policy)),
-            Route("/api/connections", self._answer(self._connections)),
-            Route("/api/explain", self._answer(self._explain)),
-            Route("/api/policy_text", self._answer(self._policy_text)),
-            Route("/api/what_if", self._answer(self._what_if), methods=["POST"]),
+            Route("/api/live", self._with_errors(self._stream)),
+            Route("/api/viewers", self._with_errors(self._viewers)),
+            Route("/api/history", self._with_errors(self._history)),
+            Route("/api/events", self._with_errors(self._events)),
+            Route("/api/about", self._with_errors(self._about)),
+            Route("/api/clients", self._with_errors(self._clients)),
+            Route("/api/policy", self._with_errors(self._policy)),
+            Route("/api/connections", self._with_errors(self._connections)),
+            Route("/api/explain", self._with_errors(self._explain)),
+            Route("/api/policy_text", self._with_errors(self._policy_text)),
+            Route("/api/what_if", self._with_errors(self._what_if), methods=["POST"]),
             Route("/docs/{name}.md", self._doc),
             Mount("/static", _Static(directory=STATIC)),
             *mounted,
@@ -81,7 +81,7 @@ class Console:
         if self._token is not None:
             routes += [
                 Route("/login", self._page("login.html")),
-                Route("/login", self._answer(self._log_in), methods=["POST"]),
+                Route("/login", self._with_errors(self._log_in), methods=["POST"]),
                 Route("/logout", self._log_out, methods=["POST"]),
             ]
         app = Starlette(routes=routes, lifespan=self._lifespan)
@@ -99,18 +99,18 @@ class Console:
             await asyncio.gather(polling, return_exceptions=True)
 
     @staticmethod
-    def _page(name: str) -> Answer:
+    def _page(name: str) -> Handler:
         async def page(_: Request) -> Response:
             return FileResponse(STATIC / name, headers={"Cache-Control": "no-cache"})
 
         return page
 
-    def _answer(self, answer: Answer) -> Answer:
-        """Return a function that calls *answer*, and converts its exceptions to error responses."""
+    def _with_errors(self, handler: Handler) -> Handler:
+        """Return a function that calls *handler*, and converts its exceptions to error responses."""
 
         async def answer_or_error(request: Request) -> Response:
             try:
-                return await answer(request)
+                return await handler(request)
             except parameters.InvalidParameter as error:
                 return _error(400, str(error))
             except (Busy, TooManyWatchers):

@@ -63,8 +63,11 @@ class QueryQueue:
         """Number of queries that may be sent without a pause (token bucket)."""
         self._interval = INTERVAL
         self._filled_at = clock()
+        """The time to which ``_allowed_queries`` applies; during a pause, the end of the pause."""
         self._tolerates_from = self._filled_at
+        """When the next slow answer is a first one again, to which ``MAX_FIRST_INTERVAL`` applies."""
         self._changed_at = -math.inf
+        """When the throttler's state last changed."""
         self._answers: dict[str, _TimedAnswer] = {}
 
     def invalidate(self) -> None:

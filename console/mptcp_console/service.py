@@ -47,15 +47,15 @@ class _Loop(asyncio.SelectorEventLoop):
 class _Server(uvicorn.Server):
     """Reports when it is ready, and exits with status 0 on request."""
 
-    def __init__(self, config: uvicorn.Config, watch: Watch, ready: str) -> None:
+    def __init__(self, config: uvicorn.Config, watch: Watch, ready_text: str) -> None:
         super().__init__(config)
         self._watch = watch
-        self._ready = ready
+        self._ready_text = ready_text
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        notify_or_warn("mptcp-console", READY, status(self._ready))
-        journal.say(f"mptcp-console: {self._ready}")
+        notify_or_warn("mptcp-console", READY, status(self._ready_text))
+        journal.say(f"mptcp-console: {self._ready_text}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Streams end with the watch; uvicorn waits for them.

@@ -162,8 +162,8 @@ def uses_default_token(path: Path) -> bool:
         section = _section(path)[0] if path.exists() else ConsoleSection()
     except DocumentError:
         return False
-    named = None if section.token_file is None else path.parent / section.token_file
-    return not section.open_to_this_host and named in (None, path.parent / TOKEN_NAME)
+    token_file = path.parent / (section.token_file or TOKEN_NAME)
+    return not section.open_to_this_host and token_file == path.parent / TOKEN_NAME
 
 
 def _section(path: Path) -> tuple[ConsoleSection, Document]:

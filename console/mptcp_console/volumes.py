@@ -37,7 +37,7 @@ class _Period:
 
 
 class Volumes:
-    """Counts from one summary to the next."""
+    """Adds the bytes since the last summary to the day and the month."""
 
     def __init__(self, saved: bytes = b"") -> None:
         """*saved*: the result of :meth:`serialize`. Raises ValueError for other content."""
@@ -72,24 +72,24 @@ class Volumes:
         """Return the bytes of each period, as of *summary*."""
         now, counts, last = float(summary["time"]), path_bytes(summary), self._last_time
         started = float(summary.get("started") or now)
-        is_new = summary.get("pid") != self._pid or (last is not None and started > last + MAX_GAP)
-        before = {} if is_new else self._last_counts
+        is_new_throttler = summary.get("pid") != self._pid or (last is not None and started > last + MAX_GAP)
+        before = {} if is_new_throttler else self._last_counts
         for name, begin_of in _PERIODS.items():
             begin = begin_of(datetime.fromtimestamp(now, _zone(summary))).timestamp()
             period = self._periods.get(name)
             if period is None or last is None or last < begin:
                 # Bytes since the last summary belong to this period if that summary is recent, or if the throttler
                 # started within the period. Otherwise, it is unknown how many of them belong to it.
-                counted_from = min(now, started) if is_new else now
+                counted_from = min(now, started) if is_new_throttler else now
                 is_recent = last is not None and counted_from - last <= MAX_GAP
-                is_complete = is_new and started >= begin
+                is_complete = is_new_throttler and started >= begin
                 since = begin if is_recent else started if is_complete else now
                 period = self._periods[name] = _Period(begin, since)
                 if not is_recent and not is_complete:
                     continue
             else:
                 period.begin = begin  # the clock, or the policy's time zone, may have changed
-                if is_new and started - last > MAX_GAP:
+                if is_new_throttler and started - last > MAX_GAP:
                     period.since = max(period.since, started)
             for key, count in counts.items():
                 period.bytes_by_path[key] = period.bytes_by_path.get(key, 0) + max(0, count - before.get(key, 0))
@@ -97,8 +97,8 @@ class Volumes:
         return {name: _answer(period) for name, period in self._periods.items()}
 
 
-def _rows(octets: Mapping[PathKey, int]) -> list[tuple[str | None, str, int]]:
-    return [(key.path, key.direction, count) for key, count in octets.items()]
+def _rows(counts: Mapping[PathKey, int]) -> list[tuple[str | None, str, int]]:
+    return [(key.path, key.direction, count) for key, count in counts.items()]
 
 
 def _counts(rows: object) -> dict[PathKey, int]:

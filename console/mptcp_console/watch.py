@@ -90,17 +90,18 @@ class Watch:
         self,
         query: Query,
         path: Path,
-        on_answer: Callable[[str], None] = lambda text: None,
+        on_query: Callable[[str], None] = lambda text: None,
         on_change: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         volumes: Volumes | None = None,
     ) -> None:
-        """*on_answer* is called after each answer, with a line about it; *on_change* after an answer with changes."""
+        """*on_query* is called after each query, with a line about its result; *on_change* after an answer with
+        changes."""
         self._query = query
         self._path = path
-        self._on_answer = on_answer
+        self._on_query = on_query
         self._on_change = on_change
         self._last_event = 0
         self._clock = clock
@@ -156,7 +157,7 @@ class Watch:
         except OSError as error:
             self._set_state(*state_of_error(error, self._path))
         self.event_log.forget(self._clock())
-        self._on_answer(self.throttler.text or "the throttler answers")
+        self._on_query(self.throttler.text or "the throttler answers")
         async with self._updated:
             self.tick += 1
             self._updated.notify_all()
@@ -168,25 +169,25 @@ class Watch:
             return
         try:
             record(self.tracks, self._meter, summary)
-            shown = overview(summary, self._meter.paths) | {
+            new_overview = overview(summary, self._meter.paths) | {
                 "faults": self._health.update(summary),
                 "volumes": self.volumes.update(summary),
             }
             started = float(summary.get("started") or summary["time"])  # .get, because an older throttler lacks it
-            last = int(summary.get("last_event") or 0)
+            last_event = int(summary.get("last_event") or 0)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
             return
         if self._pid not in (None, summary.get("pid")):
             self._last_fetched, self._busy_until = 0, 0.0
             self._add_event(f"the throttler was restarted (process {summary.get('pid')})")
-        if (summary.get("pid"), last) != (self._pid, self._last_event):
+        if (summary.get("pid"), last_event) != (self._pid, self._last_event):
             self._on_change()
         if summary.get("pid") != self._pid:
             self._started = started
-        self._pid, self._last_event = summary.get("pid"), last
+        self._pid, self._last_event = summary.get("pid"), last_event
         self.summary = summary
-        self.overview = shown
+        self.overview = new_overview
         self._set_state(UP, "")
 
     async def _fetch_events(self) -> None:
@@ -217,16 +218,16 @@ class Watch:
             self._started = None
 
     def _set_state(self, state: str, text: str) -> None:
-        before = self.throttler
-        if (state, text) != (before.state, before.text):
-            since = before.since if state == before.state else self._clock()
+        previous = self.throttler
+        if (state, text) != (previous.state, previous.text):
+            since = previous.since if state == previous.state else self._clock()
             self.throttler = Throttler(state, since, text)
-        if state == before.state:
+        if state == previous.state:
             return
         if state == UP:
             if self.tick:
                 self._add_event("the throttler answers")
-        elif before.state == UP:
+        elif previous.state == UP:
             self._add_event(text)
 
     def _add_event(self, text: str) -> None:

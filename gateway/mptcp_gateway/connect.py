@@ -19,8 +19,7 @@ _END: Final = b"\r\n\r\n"
 
 class Answer(NamedTuple):
     status: int
-    rest: bytes
-    """Bytes after the head."""
+    after_head: bytes
 
 
 def _authorization(login: str) -> str:
@@ -35,7 +34,7 @@ def request(address: Address, port: int, login: str) -> bytes:
 
 def answer(received: bytes) -> Answer | None:
     """Return the proxy's answer; None while it is incomplete. Raises ValueError if it is not HTTP."""
-    head, end, rest = received.partition(_END)
+    head, end, after_head = received.partition(_END)
     if not end:
         if len(received) > MAX_HEAD:
             raise ValueError("the parent's answer does not end")
@@ -43,12 +42,12 @@ def answer(received: bytes) -> Answer | None:
     words = head.split(b"\r\n", 1)[0].split(None, 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or len(words[1]) != 3 or not words[1].isdigit():
         raise ValueError("the parent's answer is not HTTP")
-    return Answer(int(words[1]), rest)
+    return Answer(int(words[1]), after_head)
 
 
 def check_request(received: bytes, login: str) -> bytes | None:
     """Return a browser's request as a proxy request for the check page; None while incomplete. Raises ValueError."""
-    head, end, rest = received.partition(_END)
+    head, end, after_head = received.partition(_END)
     if not end:
         if len(received) > MAX_HEAD:
             raise ValueError("the request does not end")
@@ -58,7 +57,7 @@ def check_request(received: bytes, login: str) -> bytes | None:
     # The proxy must not read a part of this request as a second request, which would not have been checked here.
     if len(words) != 3 or words[0] not in (b"GET", b"HEAD") or not words[1].startswith(b"/"):
         raise ValueError("not a request for a page")
-    if any(b"\n" in each or b"\r" in each for each in lines) or rest:
+    if any(b"\n" in each or b"\r" in each for each in lines) or after_head:
         raise ValueError("more than one request for a page")
     passed_fields = [each for each in lines[1:] if each.split(b":")[0].strip().lower() in _PASSED_FIELDS]
     request_line = b"%s http://%s%s HTTP/1.1" % (words[0], CHECK_NAME.encode(), words[1])

@@ -36,7 +36,7 @@ from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.saved_state import SavedState
 from mptcp_gateway.kernel.trial import run_trial
 from mptcp_gateway.model import Access, Lan, Outcome, ParentAddress, Verdict, Way
-from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned_marks, best, make_plan, with_distinct_addresses
+from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned_marks, best_way, make_plan, with_distinct_addresses
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ _RULES_OF_IPV6: Final = 19
 """RTNLGRP_IPV6_RULE, which has no bit in the mask of groups."""
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 _HEADER: Final = struct.Struct("=IHHII")
-"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port of the requester."""
+"""struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port id of the requester."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,10 @@ class Daemon:
         self._targets: tuple[ParentAddress, ...] = ()
         self._answering_parents: dict[int, ParentAddress] = {}
         """For each IP version, the parent's address that answered last."""
-        self._ports: set[int] = set()
-        self._failed: dict[str, set[str]] = {}
-        """Errors of the last attempt, by operation. An error that occurs again is not logged again."""
+        self._trial_ports: set[int] = set()
+        """Local ports of the running trials."""
+        self._last_errors: dict[str, set[str]] = {}
+        """Errors of the last attempt, by operation. They are not logged again if they recur."""
         self._best_ways: dict[int, Way | None] = {}
         self._planned = Objects()
         self._status_time = 0.0
@@ -135,10 +136,10 @@ class Daemon:
         last_read = -READ_SECONDS
         while not self.ending:
             self._selector.select(CHECK_SECONDS)
-            has_notifications = _read_notifications(self._notifications, self._network.port)
+            has_notifications = _read_notifications(self._notifications, self._network.port_id)
             if has_notifications:
                 time.sleep(_SETTLE_SECONDS)
-                _read_notifications(self._notifications, self._network.port)
+                _read_notifications(self._notifications, self._network.port_id)
             _drain(self._wake_reader)
             now = time.monotonic()
             if has_notifications or now - last_read >= READ_SECONDS:
@@ -154,13 +155,13 @@ class Daemon:
     def _attempt(self, name: str, action: Callable[[], Iterable[str] | None]) -> bool:
         """Call *action*, log the errors that its previous call did not have, and return whether it succeeded."""
         try:
-            failed = set(action() or ())
+            errors = set(action() or ())
         except (KernelError, OSError) as error:
-            failed = {reason(error)}
-        for text in failed - self._failed.get(name, set()):
+            errors = {reason(error)}
+        for text in errors - self._last_errors.get(name, set()):
             log.error("%s", text)
-        self._failed[name] = failed
-        return not failed
+        self._last_errors[name] = errors
+        return not errors
 
     def _read_state(self, now: float) -> None:
         """Read the current ways from the kernel. Raises KernelError."""
@@ -198,26 +199,26 @@ class Daemon:
         ]
         if addresses:
             health.suspect(
-                retransmitting_addresses(addresses, (each.address for each in self._targets), self._ports), now
+                retransmitting_addresses(addresses, (each.address for each in self._targets), self._trial_ports), now
             )
-        changed = False
+        has_changed = False
         while not self._outcomes.empty():
             each = self._outcomes.get()
             if each.outcome.target is not None:
                 self._answering_parents[each.way.version] = each.outcome.target
             if health.record(each.way, each.generation, each.outcome, now):
-                changed = True
+                has_changed = True
                 self._log_health(each.way, health.ways[each.way])
         for way in health.find_dead(now):
-            changed = True
+            has_changed = True
             self._log_health(way, health.ways[way])
         if self._targets != self._resolver.targets:
-            self._targets, changed = self._resolver.targets, True
-        if changed:
+            self._targets, has_changed = self._resolver.targets, True
+        if has_changed:
             self._apply()
         for way in health.begin_due_trials(now, {each.address.version for each in self._targets}):
             self._start_trial(way, health.ways[way])
-        if changed or now - self._status_time >= STATUS_SECONDS:
+        if has_changed or now - self._status_time >= STATUS_SECONDS:
             self._status_time = now
             self._attempt("status", lambda: self._write_status(now))
 
@@ -230,15 +231,15 @@ class Daemon:
 
     def _apply(self) -> None:
         """Change the kernel's state to the planned one; skip objects that it refuses."""
-        verdicts, found = self._health.verdicts, self._health.access_by_way
+        verdicts, access_by_way = self._health.verdicts, self._health.access_by_way
         before, parents = self._planned, (each.address for each in self._targets)
-        plan = self._planned = make_plan(self._order, found, verdicts, parents, self._lan, self._tunnel)
-        addresses = {each.address for each in found.values()}
+        plan = self._planned = make_plan(self._order, access_by_way, verdicts, parents, self._lan, self._tunnel)
+        addresses = {each.address for each in access_by_way.values()}
         self._attempt("routes", lambda: self._network.apply(plan))
         for mark in abandoned_marks(before, plan):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
         self._attempt("endpoints", lambda: self._saved.ensure_endpoints(plan.endpoints, addresses))
-        best_ways = {version: best(self._order, verdicts, version) for version in (4, 6)}
+        best_ways = {version: best_way(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in best_ways.items():
             if chosen != self._best_ways.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
@@ -263,7 +264,7 @@ class Daemon:
 
     def _outcome(self, access: Access, targets: Iterable[ParentAddress], timeout: float, thorough: bool) -> Outcome:
         try:
-            return run_trial(access, targets, timeout, self._ports, thorough=thorough)
+            return run_trial(access, targets, timeout, self._trial_ports, thorough=thorough)
         except Exception as error:  # on any error, the way is tried again
             return Outcome(Verdict.DEAD, reason=reason(error))
 
@@ -282,7 +283,7 @@ class Daemon:
             for version in (4, 6):
                 health = self._health.ways.get(Way(uplink, version))
                 if health is not None:
-                    unknown = "" if version in versions else f"no parent has a known address of IPv{version}"
+                    no_parent = "" if version in versions else f"no parent has a known IPv{version} address"
                     ways.append(
                         {
                             "uplink": uplink,
@@ -293,7 +294,7 @@ class Daemon:
                             "verdict": health.verdict.value,
                             "for_seconds": round(now - health.since),
                             "rtt_ms": round(health.rtt * 1e3, 1),
-                            "reason": health.reason or health.remark or unknown,
+                            "reason": health.reason or health.remark or no_parent,
                             "begins_here": self._best_ways.get(version) == Way(uplink, version),
                             "endpoint": health.access.address in endpoints,
                         }
@@ -321,8 +322,9 @@ class Daemon:
         }
 
 
-def _read_notifications(notifications: socket.socket, own_port: int) -> bool:
-    """Read the pending notifications; return whether another port than *own_port* requested a change."""
+def _read_notifications(notifications: socket.socket, own_port_id: int) -> bool:
+    """Read the pending notifications; return whether another program caused one of them. *own_port_id* is the netlink
+    port id of this program."""
     has_notifications = False
     while True:
         try:
@@ -333,8 +335,8 @@ def _read_notifications(notifications: socket.socket, own_port: int) -> bool:
             return True
         offset = 0
         while offset + _HEADER.size <= len(data):
-            length, *_, port = _HEADER.unpack_from(data, offset)
-            has_notifications = has_notifications or port != own_port
+            length, *_, port_id = _HEADER.unpack_from(data, offset)
+            has_notifications = has_notifications or port_id != own_port_id
             offset += max(_HEADER.size, length + 3 & ~3)
 
 

@@ -23,8 +23,8 @@ from mptcp_gateway.kernel.resolver import try_look_up
 from mptcp_gateway.model import STALLS, Lan, ParentAddress
 from mptcp_gateway.settings import Settings
 
-_PORT: Final = 22
-"""A port that is not a web port, to test whether a parent opens tunnels to such ports."""
+_NON_WEB_PORT: Final = 22
+"""The port of the tunnels that test the parents."""
 _TIMEOUT: Final = 3.0
 """Seconds within which a parent that refuses the tunnel has answered. A parent that accepts does not answer: it still
 tries to reach the unused address."""
@@ -85,7 +85,7 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
 def kernel(lan: Lan, uplinks: Mapping[str, str]) -> Finding:
     """Check whether the kernel would accept the gateway's rules."""
     try:
-        firewall.would_accept(ruleset(lan, uplinks))
+        firewall.check_ruleset(ruleset(lan, uplinks))
     except KernelError as error:
         why = "connections cannot be passed to the forwarder"
         return fail(
@@ -134,13 +134,13 @@ def parent(target: ParentAddress, login: str) -> Finding:
     received, timed_out = b"", False
     try:
         with socket.create_connection((str(target.address), target.port), _TIMEOUT) as connection:
-            connection.sendall(connect.request(ip_address(_UNUSED_ADDRESS), _PORT, login))
+            connection.sendall(connect.request(ip_address(_UNUSED_ADDRESS), _NON_WEB_PORT, login))
             try:
                 while connect.answer(received) is None and (chunk := connection.recv(4096)):
                     received += chunk
             except TimeoutError:
                 timed_out = True
-        answered = connect.answer(received)
+        answer = connect.answer(received)
     except (OSError, ValueError) as error:
         return fail(
             check,
@@ -148,23 +148,23 @@ def parent(target: ParentAddress, login: str) -> Finding:
             "nothing is forwarded there",
             "on the proxy: mptcp-proxy doctor",
         )
-    if answered is None and not timed_out:
+    if answer is None and not timed_out:
         return fail(
             check,
             "it closes the connection without an answer",
             "nothing is forwarded there",
             "on the proxy: mptcp-proxy doctor",
         )
-    if answered is not None and answered.status == 407:
+    if answer is not None and answer.status == 407:
         return fail(check, "it requires a password", "it serves no connection", "login: NAME:PASSWORD in gateway.yaml")
-    if answered is not None and 400 <= answered.status < 500:
+    if answer is not None and 400 <= answer.status < 500:
         return warn(
             check,
-            f"it answers {answered.status} to CONNECT for port {_PORT}",
+            f"it answers {answer.status} to CONNECT for port {_NON_WEB_PORT}",
             "connections to such ports bypass it, over one uplink",
             "acl homes in its squid.conf: docs/home.md",
         )
-    return ok(check, f"it does not refuse tunnels to port {_PORT}")
+    return ok(check, f"it does not refuse tunnels to port {_NON_WEB_PORT}")
 
 
 def forwarder(home: Mapping[str, Any]) -> Finding:

@@ -23,7 +23,7 @@ _LOCAL: Final = {
     4: "10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3",
     6: "::1, fc00::/7, fe80::/10, ff00::/8",
 }
-"""Destinations that are never sent to a parent, because they mean other networks there."""
+"""Destinations that are never sent to a parent, because there, these addresses belong to other networks."""
 
 
 def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
@@ -33,10 +33,10 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
     if lan.tunnel:
         devices[_quoted(lan.tunnel)] = int(Mark.TUNNEL)
     home = _set_of(map(_quoted, lan.devices))
-    outside = [each for each in devices if each.strip('"') not in lan.devices]
+    external = [each for each in devices if each.strip('"') not in lan.devices]
     chains = {
         "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
-        "pass": ("filter hook forward priority filter", _pass(lan, devices, home, outside)),
+        "pass": ("filter hook forward priority filter", _pass(lan, devices, home, external)),
         # Drop IPv6 redirects, which would send a device to another router; for IPv4, a sysctl disables them.
         "advise": ("filter hook output priority filter", [f"oifname {home} icmpv6 type nd-redirect drop"]),
         "leave": ("nat hook postrouting priority srcnat", _leave(devices, home)),
@@ -82,9 +82,9 @@ def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
         )
 
 
-def _pass(lan: Lan, devices: Mapping[str, int], home: str, outside: Sequence[str]) -> Iterable[str]:
-    if outside:
-        yield f"iifname {_set_of(outside)} oifname {home} ct state new drop"
+def _pass(lan: Lan, devices: Mapping[str, int], home: str, external: Sequence[str]) -> Iterable[str]:
+    if external:
+        yield f"iifname {_set_of(external)} oifname {home} ct state new drop"
     yield f"oifname {_set_of(devices)} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"
     forwarded = f"iifname {home} oifname {_set_of(devices)} ct mark and {_BYPASS:#x} == 0"
     if lan.quic_refused:

@@ -56,7 +56,7 @@ _MAX_PARENTS: Final = 2
 MAX_PER_DEVICE: Final = 1000
 """Maximum number of connections of one device. Further connections are reset, so that a device that scans the network
 does not use up the connections of the others."""
-_PAUSE_SECONDS: Final = 0.1
+_ACCEPT_PAUSE_SECONDS: Final = 0.1
 _MAX_ACCEPTS: Final = 64
 """Maximum number of connections that one event of the listener accepts."""
 _BACKLOG: Final = 4096
@@ -73,7 +73,7 @@ class UnansweredError(Exception):
 
 
 class RefusedError(UnansweredError):
-    """A parent's rules forbid the tunnel; other parents have the same rules."""
+    """A parent's rules forbid the tunnel. Other parents are not tried, because they have the same rules."""
 
 
 class Forwarder:
@@ -134,7 +134,7 @@ class Forwarder:
                     log.error("accept a connection: %s", reason(error))
                 self._out_of_descriptors = True
                 loop.remove_reader(listener)
-                loop.call_later(_PAUSE_SECONDS, self._resume_accepting, listener)
+                loop.call_later(_ACCEPT_PAUSE_SECONDS, self._resume_accepting, listener)
                 return
             self._out_of_descriptors = False
             client.setblocking(False)
@@ -226,7 +226,7 @@ class Forwarder:
         except (OSError, ValueError, TimeoutError) as error:
             raise UnansweredError(str(error) or "no answer to CONNECT") from None
         if answer.status == 200:
-            return answer.rest
+            return answer.after_head
         if answer.status == _FORBIDDEN:
             self._note_refusal(port)
             raise RefusedError(f"the parent answers {answer.status}")
@@ -234,13 +234,13 @@ class Forwarder:
 
     def _note_refusal(self, port: int) -> None:
         if port not in self._refused and len(self._refused) < _MAX_REFUSED:
-            log.warning("a parent refuses tunnels to port %d: does it allow this port?", port)
+            log.warning("a parent refuses tunnels to port %d; its squid.conf must allow this port", port)
             self._refused.append(port)
 
     async def _parent(self, excluded: Collection[ParentAddress] = ()) -> tuple[ParentAddress, socket.socket]:
         """Return the first parent that connects, and the connection. Raises UnansweredError."""
-        known = (each for each in self._resolver.targets if each not in excluded)
-        targets = sorted(known, key=lambda each: each != self._last_parent)
+        candidates = (each for each in self._resolver.targets if each not in excluded)
+        targets = sorted(candidates, key=lambda each: each != self._last_parent)
         if not targets:
             self._note_silence("no parent has a known address")
             raise UnansweredError("no parent has a known address")
@@ -270,16 +270,16 @@ class Forwarder:
                 each.cancel()
         if not excluded:
             self._note_silence(last_error)
-        raise UnansweredError(f"no parent: {last_error}")
+        raise UnansweredError(f"no parent answers: {last_error}")
 
-    def _note_silence(self, silent: str | None) -> None:
-        if (silent is None) is not (self._silence is None):
-            if silent is None:
+    def _note_silence(self, why: str | None) -> None:
+        if (why is None) is not (self._silence is None):
+            if why is None:
                 log.info("a parent answers again")
             else:
                 effect = "connections bypass the parents" if self._lan.fail_open else "connections fail"
-                log.warning("no parent answers: %s; %s", silent, effect)
-        self._silence = silent
+                log.warning("no parent answers: %s; %s", why, effect)
+        self._silence = why
 
     async def _retry_parents(self) -> None:
         while True:
@@ -419,7 +419,7 @@ async def _receive(source: socket.socket, read: Callable[[bytes], T | None]) -> 
     while (result := read(data)) is None:
         chunk = await asyncio.get_running_loop().sock_recv(source, connect.MAX_HEAD)
         if not chunk:
-            raise ConnectionResetError("closed before the head was complete")
+            raise ConnectionResetError("the connection was closed before the head was complete")
         data += chunk
     return result
 

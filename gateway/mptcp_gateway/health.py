@@ -80,6 +80,7 @@ class Health:
     remark: str = ""
     """Remark on the last trial that sent data."""
     changes: list[float] = field(default_factory=list)
+    """Times of the recent changes of the verdict."""
 
     @property
     def timeout(self) -> float:
@@ -173,7 +174,7 @@ class HealthWatch:
                 and sum(now - each < DAMPING_SECONDS for each in health.changes) >= MAX_CHANGES
             ):
                 health.next_trial = now + DEAD_SECONDS
-                health.reason = "it changes often, so it is good after three answers"
+                health.reason = "the verdict changes often, so three answers are needed"
                 return False
         health.change(outcome.verdict, now)
         return True
@@ -183,7 +184,7 @@ class HealthWatch:
         return now >= self.ways[way].thorough_at + THOROUGH_SECONDS
 
     def find_dead(self, now: float) -> list[Way]:
-        """Return the newly dead ways: good ways that fail while a parent answers on another way."""
+        """Declare dead the good ways that fail while a parent answers on another way; return these ways."""
         dead = []
         for way, health in self.ways.items():
             if health.verdict is not Verdict.GOOD:
@@ -218,8 +219,8 @@ class HealthWatch:
     def _is_dead(self, way: Way, health: Health, failing_since: float, now: float) -> bool:
         """Return whether a way that has failed since *failing_since* is dead; schedule the trials that show this."""
         others = list(self._other_ways(way))
-        proven = max((each.proven_at for each in others), default=_NEVER)
-        if proven < failing_since:
+        last_proof = max((each.proven_at for each in others), default=_NEVER)
+        if last_proof < failing_since:
             for each in others:
                 if each.trial_began < failing_since:
                     each.next_trial = min(each.next_trial, now)
@@ -228,7 +229,7 @@ class HealthWatch:
             return True
         if health.in_trial:
             return now - health.trial_began >= MIN_TRIAL_SECONDS
-        if health.trial_ended < proven:
+        if health.trial_ended < last_proof:
             # The parent may have been down; now that it answers, try this way again.
             health.next_trial = min(health.next_trial, now)
             return False

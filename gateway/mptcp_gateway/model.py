@@ -31,7 +31,7 @@ class Access:
     """The network of the address; None if it is a single address, as with PPP."""
     gateway: Address | None
     """The gateway's address; None on a point-to-point device."""
-    others: tuple[Address, ...] = field(default=(), compare=False)
+    other_addresses: tuple[Address, ...] = field(default=(), compare=False)
     """The device's other global addresses, for example deprecated or temporary addresses."""
     carrier: bool = field(default=True, compare=False)
     """Whether the link is up. The address may remain while it is down."""
@@ -43,9 +43,9 @@ class Lan:
 
     devices: tuple[str, ...]
     exempt_devices: tuple[Network, ...] = ()
-    """Devices, destinations and ports (TCP, UDP) that bypass the forwarder and the tunnel."""
     exempt_destinations: tuple[Network, ...] = ()
     exempt_ports: tuple[int, ...] = ()
+    """Ports of TCP and UDP that bypass the forwarder and the tunnel, as the exempt devices and destinations do."""
     tunnel: str = ""
     """Interface of a VPN that carries all packets except TCP; if empty, the best uplink carries them."""
     quic_refused: bool = True

@@ -93,19 +93,19 @@ class Objects:
 
 
 def with_distinct_addresses(
-    order: Sequence[str], found: Mapping[Way, Access]
+    order: Sequence[str], access_by_way: Mapping[Way, Access]
 ) -> tuple[dict[Way, Access], dict[Way, str]]:
     """Return two mappings: the ways with distinct addresses, in order; and each other way, with the uplink of the
     earlier way that has the same address. No rule could distinguish the packets of two ways with one address."""
     distinct: dict[Way, Access] = {}
     duplicates: dict[Way, str] = {}
     uplink_of: dict[Address, str] = {}
-    for way in in_order(order, found):
-        address = found[way].address
+    for way in in_order(order, access_by_way):
+        address = access_by_way[way].address
         if address in uplink_of:
             duplicates[way] = uplink_of[address]
         else:
-            uplink_of[address], distinct[way] = way.uplink, found[way]
+            uplink_of[address], distinct[way] = way.uplink, access_by_way[way]
     return distinct, duplicates
 
 
@@ -113,7 +113,7 @@ def in_order(order: Sequence[str], ways: Iterable[Way]) -> list[Way]:
     return sorted(ways, key=lambda way: (order.index(way.uplink), way.version))
 
 
-def best(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) -> Way | None:
+def best_way(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) -> Way | None:
     """Return the way on which connections begin; None if that version has no way."""
     ways = [way for uplink in order if (way := Way(uplink, version)) in verdicts]
     return min(ways, key=lambda way: _PREFERENCE.index(verdicts[way]), default=None)
@@ -121,7 +121,7 @@ def best(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) ->
 
 def make_plan(
     order: Sequence[str],
-    found: Mapping[Way, Access],
+    access_by_way: Mapping[Way, Access],
     verdicts: Mapping[Way, Verdict],
     parents: Iterable[Address],
     lan: Lan | None = None,
@@ -136,28 +136,28 @@ def make_plan(
     routes: set[Route] = set()
     rules: set[Rule] = set()
     sources: set[Address] = set()
-    for way in in_order(order, found):
-        access, table = found[way], FIRST_TABLE + order.index(way.uplink)
+    for way in in_order(order, access_by_way):
+        access, table = access_by_way[way], FIRST_TABLE + order.index(way.uplink)
         routes.update(_routes(table, access))
-        for source in {access.address, *access.others} - sources:
+        for source in {access.address, *access.other_addresses} - sources:
             rules.add(Rule(LOCAL_PRIORITY, way.version, source, None, MAIN, ignores_default_routes=True))
             rules.add(Rule(OWN_PRIORITY, way.version, source, None, table))
             sources.add(source)
-    best_ways = {version: best(order, verdicts, version) for version in (4, 6)}
+    best_ways = {version: best_way(order, verdicts, version) for version in (4, 6)}
     for chosen in best_ways.values():
-        if chosen is not None and chosen in found:
-            routes.update(each for each in _routes(BEST_TABLE, found[chosen]) if each.destination is None)
+        if chosen is not None and chosen in access_by_way:
+            routes.update(each for each in _routes(BEST_TABLE, access_by_way[chosen]) if each.destination is None)
     for parent in parents:
         if best_ways[parent.version] is not None:
             rules.add(Rule(LOCAL_PRIORITY, parent.version, None, parent, MAIN, ignores_default_routes=True))
             rules.add(Rule(BEST_PRIORITY, parent.version, None, parent, BEST_TABLE))
     if lan is not None:
-        rules.update(_home_rules(order, found, verdicts, lan))
+        rules.update(_home_rules(order, access_by_way, verdicts, lan))
         for version in (4, 6):
             routes.add(Route(DELIVER_TABLE, version, None, _LOOPBACK, None, None, local=True))
             if tunnel is not None and version in tunnel[1] and Verdict.GOOD in verdicts.values():
                 routes.add(Route(TUNNEL_TABLE, version, None, tunnel[0], None, None))
-    endpoints = list(_endpoints(order, found, verdicts))[:MAX_ENDPOINTS]
+    endpoints = list(_endpoints(order, access_by_way, verdicts))[:MAX_ENDPOINTS]
     return Objects(frozenset(routes), frozenset(rules), frozenset(endpoints))
 
 
@@ -180,8 +180,8 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
             if value
         )
         mark = f" fwmark {rule.mark:#x}/{MARK_MASK:#x}" if rule.mark else ""
-        local = " suppress_prefixlength 0" if rule.ignores_default_routes else ""
-        yield f"ip -{rule.version} rule add priority {rule.priority}{selector}{mark} lookup {rule.table}{local}"
+        suppress = " suppress_prefixlength 0" if rule.ignores_default_routes else ""
+        yield f"ip -{rule.version} rule add priority {rule.priority}{selector}{mark} lookup {rule.table}{suppress}"
     for endpoint in sorted(objects.endpoints, key=lambda each: str(each.address)):
         yield f"ip mptcp endpoint add {endpoint.address} dev {endpoint.device} subflow"
 
@@ -197,7 +197,7 @@ def abandoned_marks(before: Objects, after: Objects) -> set[int]:
 
 
 def _home_rules(
-    order: Sequence[str], found: Mapping[Way, Access], verdicts: Mapping[Way, Verdict], lan: Lan
+    order: Sequence[str], access_by_way: Mapping[Way, Access], verdicts: Mapping[Way, Verdict], lan: Lan
 ) -> Iterator[Rule]:
     for version in (4, 6):
         yield Rule(DELIVER_PRIORITY, version, None, None, DELIVER_TABLE, mark=Mark.DELIVER)
@@ -206,7 +206,7 @@ def _home_rules(
             yield Rule(HOME_PRIORITY, version, None, None, BEST_TABLE, device=device)
         yield Rule(MARK_PRIORITY, version, None, None, TUNNEL_TABLE, mark=Mark.TUNNEL)
         yield Rule(MARK_PRIORITY, version, None, None, BEST_TABLE, mark=Mark.BEST)
-    for way in found:
+    for way in access_by_way:
         if verdicts.get(way) is not Verdict.DEAD:
             number = order.index(way.uplink)
             yield Rule(MARK_PRIORITY, way.version, None, None, FIRST_TABLE + number, mark=uplink_mark(number))
@@ -221,12 +221,12 @@ def _routes(table: int, access: Access) -> Iterable[Route]:
 
 
 def _endpoints(
-    order: Sequence[str], found: Mapping[Way, Access], verdicts: Mapping[Way, Verdict]
+    order: Sequence[str], access_by_way: Mapping[Way, Access], verdicts: Mapping[Way, Verdict]
 ) -> Iterator[Endpoint]:
-    carrying = {way for way in found if verdicts.get(way) not in (Verdict.DEAD, Verdict.PLAIN)}
-    for way in in_order(order, found):
+    carrying = {way for way in access_by_way if verdicts.get(way) not in (Verdict.DEAD, Verdict.PLAIN)}
+    for way in in_order(order, access_by_way):
         # Keep the endpoint of a dead way if no other way carries Multipath TCP, so that open connections keep their
         # subflows.
         keeps_endpoint = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
         if way in carrying or keeps_endpoint:
-            yield Endpoint(found[way].address, found[way].device)
+            yield Endpoint(access_by_way[way].address, access_by_way[way].device)

@@ -33,20 +33,20 @@ class Pump:
         self._sockets = first_socket, second_socket
         self._on_end = on_end
         self._halves = (
-            _Half(first_socket, second_socket, self._half_done, self.fail),
-            _Half(second_socket, first_socket, self._half_done, self.fail),
+            _Half(first_socket, second_socket, self._on_half_end, self.fail),
+            _Half(second_socket, first_socket, self._on_half_end, self.fail),
         )
 
-    def start(self, first: bytes = b"") -> None:
-        """Start; *first_socket* first gets the bytes *first*."""
+    def start(self, initial_bytes: bytes = b"") -> None:
+        """Start. *first_socket* gets *initial_bytes* before all others."""
         self._halves[0].start()
-        self._halves[1].start(first)
+        self._halves[1].start(initial_bytes)
 
     def fail(self) -> None:
         self._close(abort)
 
-    def _half_done(self) -> None:
-        if all(each.done for each in self._halves):
+    def _on_half_end(self) -> None:
+        if all(each.is_done for each in self._halves):
             self._close(socket.socket.close)
 
     def _close(self, close_socket: Callable[[socket.socket], None]) -> None:
@@ -70,15 +70,15 @@ class _Half:
         self._loop = asyncio.get_running_loop()
         self._pending: bytes | memoryview = b""
         self.byte_count = 0
-        self.done = False
+        self.is_done = False
 
-    def start(self, first: bytes = b"") -> None:
+    def start(self, initial_bytes: bytes = b"") -> None:
         self._loop.add_reader(self._source, self._on_readable)
-        if first:
-            self._write(first)
+        if initial_bytes:
+            self._write(initial_bytes)
 
     def stop(self) -> None:
-        if not self.done:
+        if not self.is_done:
             self._loop.remove_reader(self._source)
         if self._pending:
             self._loop.remove_writer(self._sink)
@@ -90,7 +90,7 @@ class _Half:
                 self._write(_BUFFER[:count])
                 return
             self._loop.remove_reader(self._source)
-            self.done = True
+            self.is_done = True
             self._sink.shutdown(socket.SHUT_WR)
         except (BlockingIOError, InterruptedError):
             return

@@ -71,7 +71,7 @@ class _Protocol(BoundedHttp):
 
 
 class BoundedServer(uvicorn.Server):
-    """Serves on the sockets given to serve(), within *bounds*."""
+    """A server that keeps within *bounds*."""
 
     def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
         super().__init__(config)
@@ -109,8 +109,8 @@ class BoundedServer(uvicorn.Server):
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             client = client_of(ip_address(peer[0]).packed)
-            same_client = sum(each == client for each in self._clients.values())
-            if len(self._clients) >= MAX_CONNECTIONS or same_client >= self._bounds.per_client:
+            client_connections = sum(each == client for each in self._clients.values())
+            if len(self._clients) >= MAX_CONNECTIONS or client_connections >= self._bounds.per_client:
                 connection.close()
             else:
                 key = object()

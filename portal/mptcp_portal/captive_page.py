@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mptcp_portal.check_report import ThrottlerOutcome
-from mptcp_portal.netlink import Address, plain
+from mptcp_portal.netlink import Address, unmap_ipv4
 from mptcp_portal.pages import SecureHeaders, application
 from mptcp_portal.settings import Captive, Network
 from mptcp_portal.throttler_client import MAX_SYSTEMS, PAUSE_SECONDS, ThrottlerClient
@@ -44,13 +44,13 @@ def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network
     *forwarded*: the values of X-Forwarded-For. Only the last one counts, and only from *behind*.
     """
     try:
-        address = plain(ip_address(peer))
+        address = unmap_ipv4(ip_address(peer))
         if not behind:
             return address
         if not any(address in network for network in behind):
             return None
         client = ",".join(forwarded).rpartition(",")[2].strip()
-        return plain(ip_address(client))
+        return unmap_ipv4(ip_address(client))
     except ValueError:
         return None
 

@@ -26,8 +26,8 @@ USE: Final = "/use/"
 _RETRY_SECONDS: Final = "3"
 """Seconds until the next request. The page's script uses the same interval."""
 _REFUSED = "Only clients of the proxy get this page, through the proxy.\n"
-_NO_BODY = "A request for this page has no body.\n"
-_OLD_CONFIGURATION = (
+_BODY_REFUSED = "A request for this page must not have a body.\n"
+_OLD_CONFIGURATION_WARNING = (
     "the check page cannot show clients their connection: squid.conf sends only their end; the shipped squid.conf "
     f"has {SQUID_CONF_LINE}"
 )
@@ -46,18 +46,18 @@ class OnlyForSquid:
             await PlainTextResponse(_REFUSED, 403)(scope, receive, send)
         elif has_body(scope["headers"]):
             # Squid uses one connection for several clients, so no byte of a client's body may remain in it.
-            await PlainTextResponse(_NO_BODY, 400, headers={"connection": "close"})(scope, receive, send)
+            await PlainTextResponse(_BODY_REFUSED, 400, headers={"connection": "close"})(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
-class _OldConfiguration:
+class _OldConfigurationWarning:
     def __init__(self) -> None:
         self._is_logged = False
 
     def log_once(self) -> None:
         if not self._is_logged:
-            journal.say(f"mptcp-portal: {_OLD_CONFIGURATION}", journal.WARNING)
+            journal.say(f"mptcp-portal: {_OLD_CONFIGURATION_WARNING}", journal.WARNING)
         self._is_logged = True
 
 
@@ -74,13 +74,13 @@ def check_app(
     """
 
     new_connections = NewConnections(kernel_view)
-    old_configuration = _OldConfiguration()
+    warning = _OldConfigurationWarning()
 
     async def make_report(request: Request) -> Report | None:
         try:
             ends = client_ends(request.scope["headers"])
         except OldHeaderError:
-            old_configuration.log_once()
+            warning.log_once()
             return OLD_CONFIGURATION
         if ends is None:
             return None

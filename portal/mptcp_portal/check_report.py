@@ -66,7 +66,7 @@ class Subflow:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A volume that counts the client's traffic."""
+    """A budget that counts the client's traffic."""
 
     name: str
     used: int
@@ -110,7 +110,7 @@ class Report:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the throttler's part is not missing. With an earlier squid.conf, it is never expected."""
+        """Whether the report has the throttler's part. With an earlier squid.conf, that part is never expected."""
         return self.throttler is ThrottlerOutcome.ANSWERED or self is OLD_CONFIGURATION
 
     def share(self, subflow: Subflow) -> int:
@@ -172,24 +172,24 @@ def report(
     *relayed*: whether the connection is another proxy's, which forwards the client's request. *user_agent*: the
     client's User-Agent.
     """
-    known = answer if throttler is ThrottlerOutcome.ANSWERED and answer is not None else {}
+    throttler_view = answer if throttler is ThrottlerOutcome.ANSWERED and answer is not None else {}
     if kernel is not None and not kernel.multipath and kernel.token is None:
         # The throttler does not know plain TCP connections: its answer is about an earlier connection with these ends.
-        known = {}
-    found = _report(kernel, known, throttler)
+        throttler_view = {}
+    found = _report(kernel, throttler_view, throttler)
     if found.transport is Transport.TCP:
         found = replace(found, advice=RELAYED if relayed else advice(user_agent))
     return replace(found, lines=(_RELAYED, *found.lines)) if relayed else found
 
 
-def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: ThrottlerOutcome) -> Report:
-    subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
-    budgets = _with_titles([_budget(each) for each in known.get("budgets", ())], subflows)
-    volumes = [_volume_sentence(each, known.get("time_zone")) for each in budgets]
+def _report(kernel: KernelView | None, throttler_view: Mapping[str, Any], throttler: ThrottlerOutcome) -> Report:
+    subflows = tuple(_subflow(each) for each in throttler_view.get("subflows", ()))
+    budgets = _with_titles([_budget(each) for each in throttler_view.get("budgets", ())], subflows)
+    volumes = [_volume_sentence(each, throttler_view.get("time_zone")) for each in budgets]
     if kernel is not None:
         multipath: bool | None = kernel.multipath
-    elif known:
-        multipath = bool(known.get("multipath"))
+    elif throttler_view:
+        multipath = bool(throttler_view.get("multipath"))
     else:
         multipath = None
     if multipath is None:
@@ -202,9 +202,9 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
         return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
     if not subflows:
         number = max(1, kernel.subflows) if kernel is not None else 1
-        headline = _multipath(number, known)
+        headline = _multipath(number, throttler_view)
         return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
-    headline = f"{_multipath(len(subflows), known)}: {_join([each.name for each in subflows])}"
+    headline = f"{_multipath(len(subflows), throttler_view)}: {_join([each.name for each in subflows])}"
     lines = (*(line for each in subflows for line in _cap_lines(each)), *volumes)
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
@@ -238,15 +238,15 @@ _ONE_PATH: Final = (
 )
 
 
-def _multipath(number: int, known: Mapping[str, Any]) -> str:
-    return f"Multipath TCP with {counted(number, 'subflow')}{' so far' if _is_young(number, known) else ''}"
+def _multipath(number: int, throttler_view: Mapping[str, Any]) -> str:
+    return f"Multipath TCP with {counted(number, 'subflow')}{' so far' if _is_young(number, throttler_view) else ''}"
 
 
-def _is_young(number: int, known: Mapping[str, Any]) -> bool:
-    if "since" not in known:  # the age is unknown: a single path may be the first of several
+def _is_young(number: int, throttler_view: Mapping[str, Any]) -> bool:
+    if "since" not in throttler_view:  # the age is unknown: a single path may be the first of several
         return number == 1
     # A connection that the throttler does not know yet has just begun.
-    return known["since"] is None or known["time"] - known["since"] < YOUNG_SECONDS
+    return throttler_view["since"] is None or throttler_view["time"] - throttler_view["since"] < YOUNG_SECONDS
 
 
 def _without_names(number: int, throttler: ThrottlerOutcome, volumes: list[str]) -> tuple[str, ...]:

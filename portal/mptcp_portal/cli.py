@@ -34,9 +34,9 @@ def _parser() -> argparse.ArgumentParser:
         ("run", _run, "Serve until SIGTERM."),
         ("check", _check, "Check the settings and print all problems; serve nothing."),
     ):
-        added = commands.add_parser(name, help=text, description=text)
-        add_config(added, DEFAULT_SETTINGS)
-        added.set_defaults(command=command)
+        subparser = commands.add_parser(name, help=text, description=text)
+        add_config(subparser, DEFAULT_SETTINGS)
+        subparser.set_defaults(command=command)
     return parser
 
 
@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     from mptcp_portal.serving import serve
 
     settings = read_settings(options.config)
-    _warn(settings)
+    _warn_of_missing_addresses(settings)
     asyncio.run(serve(settings))
     return DONE
 
@@ -60,13 +60,12 @@ def _check(options: argparse.Namespace) -> int:
     needed = [options.config, *filter(None, files)]
     if problems := list(unreadable_by_unit(needed, "mptcp-portal.service")):
         raise DocumentError(problems)
-    _warn(settings)
+    _warn_of_missing_addresses(settings)
     print(f"{options.config}: no errors")
     return DONE
 
 
-def _warn(settings: Settings) -> None:
-    """Warn about listening addresses that this host does not have (yet)."""
+def _warn_of_missing_addresses(settings: Settings) -> None:
     parts = {"onboarding.listen": settings.onboarding, "captive_portal.listen": settings.captive}
     addresses = {key: part.listen.address for key, part in parts.items() if part is not None}
     for warning in missing_addresses(settings.source, addresses):

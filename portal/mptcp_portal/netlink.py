@@ -125,7 +125,7 @@ def _look_up(local: End, remote: End, interface: int) -> bytes | None:
 def _ends(message: bytes) -> Ends:
     local_port, remote_port, *packed = _ID.unpack_from(message, _ID_OFFSET)
     width = 4 if message[0] == socket.AF_INET else 16
-    local, remote = (_plain(each[:width]) for each in packed)
+    local, remote = (_parse_address(each[:width]) for each in packed)
     return Ends((remote, remote_port), (local, local_port))
 
 
@@ -139,10 +139,10 @@ def _parse_mptcp(info: bytes, inode: int) -> MptcpSocket:
     return MptcpSocket(total, token, bool(flags & _FALLEN_BACK), inode)
 
 
-def _plain(packed: bytes) -> Address:
-    return plain(ip_address(packed))
+def _parse_address(packed: bytes) -> Address:
+    return unmap_ipv4(ip_address(packed))
 
 
-def plain(address: Address) -> Address:
+def unmap_ipv4(address: Address) -> Address:
     """Return *address*; an IPv4-mapped address is converted to IPv4."""
     return getattr(address, "ipv4_mapped", None) or address

@@ -25,7 +25,7 @@ from mptcp_portal.bounded import MAX_CONNECTIONS, BoundedServer, Bounds
 from mptcp_portal.captive_page import captive_app
 from mptcp_portal.check_page import check_app
 from mptcp_portal.onboarding_page import onboarding_app
-from mptcp_portal.settings import End, Settings
+from mptcp_portal.settings import ListenAddress, Settings
 from mptcp_portal.squid_probe import make_squid_probe
 from mptcp_portal.squid_socket import is_squid
 from mptcp_portal.throttler_client import START_SECONDS, ThrottlerClient
@@ -41,7 +41,7 @@ _BACKLOG = 256
 class Service:
     """An application, and the address on which one server serves it."""
 
-    end: End
+    listen: ListenAddress
     app: ASGIApp
     bounds: Bounds
     certificate: tuple[str, str] | None = None
@@ -77,12 +77,12 @@ def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
         raise DocumentError([Problem(settings.source, 0, 0, "captive_portal.certificate", certificate, message)])
 
 
-def _listener(end: End) -> socket.socket:
+def _listener(listen: ListenAddress) -> socket.socket:
     """Return a listening socket; its address may appear later. Raises OSError."""
     try:
-        return open_listener(end.address, end.port, _BACKLOG)
+        return open_listener(listen.address, listen.port, _BACKLOG)
     except OSError as error:
-        raise OSError(error.errno, f"listen on {end}: {os.strerror(error.errno or 0)}") from None
+        raise OSError(error.errno, f"listen on {listen}: {os.strerror(error.errno or 0)}") from None
 
 
 def _server(service: Service) -> uvicorn.Server:
@@ -110,9 +110,9 @@ def _server(service: Service) -> uvicorn.Server:
     return BoundedServer(config, service.bounds)
 
 
-def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> Iterator[Renewal]:
+def _renewals(services_by_name: dict[str, Service], servers: dict[str, uvicorn.Server]) -> Iterator[Renewal]:
     """Set up renewal of each server's certificate; yield the renewals."""
-    for name, service in found.items():
+    for name, service in services_by_name.items():
         config = servers[name].config
         if service.certificate is not None and config.ssl is not None:
             renewal = Renewal("mptcp-portal", config.ssl, *service.certificate)
@@ -123,10 +123,10 @@ def _renewals(found: dict[str, Service], servers: dict[str, uvicorn.Server]) -> 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raises DocumentError or OSError."""
     throttler_client = ThrottlerClient(settings.status_socket, start=START_SECONDS)
-    found = services(settings, throttler_client)
-    listeners = {name: _listener(service.end) for name, service in found.items()}
-    servers = {name: _server(service) for name, service in found.items()}
-    renewals = list(_renewals(found, servers))
+    services_by_name = services(settings, throttler_client)
+    listeners = {name: _listener(service.listen) for name, service in services_by_name.items()}
+    servers = {name: _server(service) for name, service in services_by_name.items()}
+    renewals = list(_renewals(services_by_name, servers))
 
     def stop() -> None:
         # Otherwise, waiting requests would be aborted after _STOP_SECONDS, each with a traceback.
@@ -137,10 +137,10 @@ async def serve(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    # The listeners queue connections from now on. The task group does not contain this call, because it would wrap its
-    # error.
+    # The listeners queue connections from now on. This call is not in the task group, which would wrap an error in an
+    # ExceptionGroup.
     await make_squid_probe(settings.squid_port, settings.check)
-    listening = ", ".join(f"{name} on {service.end}" for name, service in found.items())
+    listening = ", ".join(f"{name} on {service.listen}" for name, service in services_by_name.items())
     print(f"mptcp-portal: {listening}", flush=True)
     notify_or_warn("mptcp-portal", READY, status(listening))
     async with asyncio.TaskGroup() as group:

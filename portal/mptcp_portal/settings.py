@@ -37,7 +37,7 @@ _MAX_SSID_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ListenAddress:
     """An address and port to listen on."""
 
     address: str
@@ -46,8 +46,8 @@ class End:
     def __str__(self) -> str:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
-    def conflicts_with(self, other: End) -> bool:
-        """Return whether listening here conflicts with *other*: either may mean all addresses of the host."""
+    def conflicts_with(self, other: ListenAddress) -> bool:
+        """Return whether two programs cannot listen on both; either may mean all addresses of the host."""
         ours, theirs = ip_address(self.address), ip_address(other.address)
         if self.port != other.port:
             return False
@@ -62,24 +62,24 @@ def _is_complete(address: IPv4Address | IPv6Address) -> bool:
     return not (address.is_multicast or (address.version == 6 and address.is_link_local))
 
 
-def _listen(value: object) -> End:
-    end = End(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
-    address = ip_address(end.address)
+def _listen(value: object) -> ListenAddress:
+    listen = ListenAddress(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
+    address = ip_address(listen.address)
     if not _is_complete(address) or getattr(address, "ipv4_mapped", None):
         raise ValueError(
             f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6, where no program can listen; write "
             "another address of this host"
         )
-    return end
+    return listen
 
 
-def _loopback(value: object) -> End:
-    end = _listen(value)
-    if not ip_address(end.address).is_loopback or ":" in end.address:
+def _loopback(value: object) -> ListenAddress:
+    listen = _listen(value)
+    if not ip_address(listen.address).is_loopback or ":" in listen.address:
         raise ValueError(
             f"{shown(value)} is not on this host's loopback; write 127.0.0.1 and a port: only Squid may connect"
         )
-    return end
+    return listen
 
 
 def _host(value: object) -> str:
@@ -157,14 +157,14 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Parsed:
 
 
 _TEXT: Final = {"type": "string", "minLength": 1}
-Listen = Annotated[End, Parsed(_listen, _TEXT)]
+Listen = Annotated[ListenAddress, Parsed(_listen, _TEXT)]
 
 
 class CheckSection(Section):
     """The check page, which clients reach only through the proxy."""
 
-    listen: Annotated[End, Parsed(_loopback, _TEXT)] = Field(
-        default=End("127.0.0.1", 3180),
+    listen: Annotated[ListenAddress, Parsed(_loopback, _TEXT)] = Field(
+        default=ListenAddress("127.0.0.1", 3180),
         description="Where Squid gets the check page: the address and port of cache_peer in squid.conf.",
         examples=["127.0.0.1:3180"],
         json_schema_extra={"default": "127.0.0.1:3180"},
@@ -273,7 +273,7 @@ class Onboarding:
     proxy_address: str
     proxy_port: int
     name: str
-    listen: End
+    listen: ListenAddress
     url: str
     """The page's address, with a trailing slash. It never comes from a request."""
     direct_fallback: bool
@@ -292,7 +292,7 @@ class Onboarding:
 class Captive:
     """The captive portal API, checked. Either it has both files, or it is behind a web server."""
 
-    listen: End
+    listen: ListenAddress
     certificate: Path | None
     key: Path | None
     behind: tuple[Network, ...]
@@ -304,7 +304,7 @@ class Settings:
     """The checked settings with which the portal runs."""
 
     status_socket: Path
-    check: End
+    check: ListenAddress
     squid_user: str
     squid_port: int
     """Squid's port on this host."""
@@ -332,25 +332,25 @@ def load_settings(text: str, source: str) -> Settings:
         complain(("onboarding", "listen"), message)
     captive = section.captive_portal
     if captive is not None:
-        files = (captive.certificate is not None) + (captive.key is not None)
-        if files == 1:
+        file_count = (captive.certificate is not None) + (captive.key is not None)
+        if file_count == 1:
             complain(("captive_portal",), "certificate and key belong together; write both, or neither")
-        if files == 0 and not captive.behind:
+        if file_count == 0 and not captive.behind:
             complain(("captive_portal",), "RFC 8908 requires HTTPS: write certificate and key, or behind")
-        if files and captive.behind:
+        if file_count and captive.behind:
             complain(("captive_portal", "behind"), "write either certificate and key, or behind")
         for index, each in enumerate(captive.behind):
             if isinstance(each, str):
                 complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name is not allowed")
-    ends: dict[str, End] = {}
-    if section.proxy is not None and (end := _end_of(section.proxy.address, section.proxy.port)) is not None:
-        ends["the proxy"] = end
+    in_use: dict[str, ListenAddress] = {}
+    if section.proxy is not None and (listen := _proxy_listen(section.proxy.address, section.proxy.port)) is not None:
+        in_use["the proxy"] = listen
     for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
         if part is None:
             continue
-        if owner := next((name for name, end in ends.items() if end.conflicts_with(part.listen)), None):
-            complain((key, "listen"), f"{shown(str(part.listen))} is used by {owner}; write another port")
-        ends[key] = part.listen
+        if user := next((name for name, listen in in_use.items() if listen.conflicts_with(part.listen)), None):
+            complain((key, "listen"), f"{shown(str(part.listen))} is used by {user}; write another port")
+        in_use[key] = part.listen
     if mistakes:
         raise DocumentError(mistakes)
     return Settings(
@@ -364,10 +364,10 @@ def load_settings(text: str, source: str) -> Settings:
     )
 
 
-def _end_of(host: str, port: int) -> End | None:
-    """Return the proxy's listening end; None if it is given by a name."""
+def _proxy_listen(host: str, port: int) -> ListenAddress | None:
+    """Return the address on which the proxy listens; None if *host* is a name."""
     try:
-        return End(str(ip_address(host)), port)
+        return ListenAddress(str(ip_address(host)), port)
     except ValueError:
         return None
 

@@ -14,7 +14,7 @@ import re
 from contextlib import suppress
 from typing import Final
 
-from mptcp_portal.settings import End
+from mptcp_portal.settings import ListenAddress
 
 _PAGE: Final = "/squid-internal-mgr/server_list"
 _TIMEOUT_SECONDS: Final = 3.0
@@ -24,7 +24,7 @@ _ATTEMPTS: Final = 10
 _MAX_BYTES: Final = 1 << 20
 
 
-async def make_squid_probe(port: int, portal: End, seconds: float = _TIMEOUT_SECONDS) -> None:
+async def make_squid_probe(port: int, portal: ListenAddress, seconds: float = _TIMEOUT_SECONDS) -> None:
     """Request the page of parents from the Squid on *port* of this host until *portal* is up for all its workers.
 
     A failure does no harm: clients' requests also make Squid probe.
@@ -49,7 +49,7 @@ async def _parents(port: int) -> str:
         writer.close()
 
 
-def is_dead(parents: str, portal: End) -> bool:
+def is_dead(parents: str, portal: ListenAddress) -> bool:
     """Return whether *parents*, Squid's page, lists *portal* as not up for some worker."""
     address = re.escape(f"{portal.address}/{portal.port}/")
     found = re.findall(rf"^Host +: {address}.*?^Status +: (\w+)", parents, re.MULTILINE | re.DOTALL)

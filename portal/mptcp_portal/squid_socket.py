@@ -11,7 +11,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from mptcp_common.kernel_error import KernelError
-from mptcp_portal.netlink import End, Ends, plain, tcp_owner
+from mptcp_portal.netlink import End, Ends, tcp_owner, unmap_ipv4
 
 HEADER = b"mptcp-client"
 """Its value: ``ADDRESS PORT`` of the client's end, then of the proxy's end. The name is in lower case, as in ASGI."""
@@ -52,7 +52,7 @@ def _end(address: str, port: str) -> End:
     number = int(port) if port.isdecimal() else 0
     if not 0 < number < 65536:
         raise ValueError(port)
-    return plain(ip_address(address)), number
+    return unmap_ipv4(ip_address(address)), number
 
 
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:

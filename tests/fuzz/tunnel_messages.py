@@ -65,7 +65,7 @@ class Tunnel:
             case _:  # one end reports packet and byte counts
                 self.bytes += value << 8
                 counted = [PathCounters(value, self.bytes, value, self.bytes)] * PATHS
-                (self.relay if value & 1 else self.proxy).count(counted, self.now)
+                (self.relay if value & 1 else self.proxy).process_counters(counted, self.now)
 
     def send_arbitrary(self, value: int, data: bytes) -> None:
         """Send arbitrary numbers from a faulty relay, which has the key and a valid token."""

@@ -77,6 +77,7 @@ class _RunningTunnel:
         """For each path: its ID, which is the time at which it got its current ends (nanoseconds since the epoch,
         unique), and its counters at that time."""
         self.inside: Ends | None = None
+        """The ends that the tunnel program uses; None until a proxy's tunnel has its first path."""
         self.states: list[PathState | None] = [None] * count
         """For each path, the state that was last passed to the programs."""
         self.minimum_delays: list[int | None] = [None] * count
@@ -114,9 +115,9 @@ class Daemon:
         self._running = [_RunningTunnel(number, each) for number, each in enumerate(settings.tunnels)]
         self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
-        self._changed: dict[_RunningTunnel, None] = {}
+        self._changed_tunnels: dict[_RunningTunnel, None] = {}
         """A proxy's tunnels with changes that must be passed to the programs."""
-        self._backlog = False
+        self._has_backlog = False
         self._routed_versions = set[int]()
         """IP versions for which the addresses that represent relays are routed to the device."""
         self._schedule: list[tuple[int, int]] = []
@@ -150,7 +151,7 @@ class Daemon:
             self._programs = Programs(self._device, address, {each.tunnel.port for each in self._running})
             scope.callback(self._programs.close)
             self._programs.attach_splitter()
-            self._uplinks = Uplinks(settings.uplinks, self._programs, self._selector, self._read)
+            self._uplinks = Uplinks(settings.uplinks, self._programs, self._selector, self._read_messages)
             scope.callback(self._uplinks.close)
             self._resequencer = Resequencer()
             scope.callback(self._resequencer.close)
@@ -165,11 +166,11 @@ class Daemon:
     def run(self, stop: socket.socket) -> None:
         """Probe, and keep the programs up to date, until *stop* can be read. Raises KernelError."""
         self._selector.register(stop, selectors.EVENT_READ)
-        next_check = uplinks_checked = repaired = time.monotonic_ns()
+        next_check = uplinks_checked_at = repaired_at = time.monotonic_ns()
         self._check_uplinks()
         while True:
             wake_up_at = min(
-                uplinks_checked + _UPLINKS_INTERVAL,
+                uplinks_checked_at + _UPLINKS_INTERVAL,
                 next_check if self._relays else _NEVER,
                 *(each for each, _ in self._schedule[:1]),
             )
@@ -180,12 +181,12 @@ class Daemon:
                     return
                 key.data()
             now = time.monotonic_ns()
-            if now >= uplinks_checked + _UPLINKS_INTERVAL:
-                uplinks_checked = now
+            if now >= uplinks_checked_at + _UPLINKS_INTERVAL:
+                uplinks_checked_at = now
                 self._check_uplinks()
                 self._check_gateways()
-                if now >= repaired + _REPAIR_INTERVAL:
-                    repaired = now
+                if now >= repaired_at + _REPAIR_INTERVAL:
+                    repaired_at = now
                     self._repair()
                 if self._is_watched:
                     notify_or_warn("mptcp-tunnel", WATCHDOG)
@@ -196,10 +197,10 @@ class Daemon:
                     self._read_counters(each, now)
                     self._probe(each, now)
                     self._update_programs(each, now)
-            self._update_due(now)
-            if not self._relays and not self._backlog:
+            self._update_due_tunnels(now)
+            if not self._relays and not self._has_backlog:
                 time.sleep(_PAUSE_SECONDS)
-            self._backlog = False
+            self._has_backlog = False
 
     def _repair(self) -> None:
         """Restore objects that other programs removed. Raises KernelError if that fails; the daemon then ends, and
@@ -209,35 +210,35 @@ class Daemon:
         if self._resequencer.repair():
             for running in self._running:
                 running.patience = running.updated_at = 0
-                self._changed[running] = None
+                self._changed_tunnels[running] = None
 
     def _check_uplinks(self) -> None:
-        changed = self._uplinks.update()
+        has_changed = self._uplinks.update()
         addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
             if running.tunnel.peer is not None:
                 for index, (_, interface) in enumerate(running.tunnel.paths):
                     self._find_route(running, index, interface, running.tunnel.peer, addresses)
-            elif changed:
+            elif has_changed:
                 for index, state in enumerate(running.states):
                     if state is not None and state.interface not in self._uplinks.indices:
                         self._set_path(running, index, None)
                         running.session.paths[index].remote = None  # until the address is proven again
 
-    def _update_due(self, now: int) -> None:
+    def _update_due_tunnels(self, now: int) -> None:
         """Update a proxy's tunnels that messages changed, and those whose scheduled check is due."""
-        changed, self._changed = self._changed, {}
+        due_tunnels, self._changed_tunnels = self._changed_tunnels, {}
         while self._schedule and self._schedule[0][0] <= now:
-            at, number = heappop(self._schedule)
+            check_time, number = heappop(self._schedule)
             running = self._running[number]
-            if at == running.scheduled_check:
+            if check_time == running.scheduled_check:
                 running.scheduled_check = _NEVER
                 if running.next_check <= now:
                     self._read_counters(running, now)
-                    changed[running] = None
+                    due_tunnels[running] = None
                 else:
                     self._schedule_check(running, running.next_check)
-        for each in changed:
+        for each in due_tunnels:
             self._update_programs(each, now)
             if each.inside is not None:
                 silence = each.session.next_silence(now)
@@ -259,21 +260,21 @@ class Daemon:
                         log.info("%s: packets are sent to the next hop %s", name, next_hop)
                         self._set_path(running, index, state._replace(next_hop=next_hop))
 
-    def _schedule_check(self, running: _RunningTunnel, at: int) -> None:
-        running.next_check = at
-        if at < running.scheduled_check:
-            running.scheduled_check = at
-            heappush(self._schedule, (at, running.number))
+    def _schedule_check(self, running: _RunningTunnel, check_time: int) -> None:
+        running.next_check = check_time
+        if check_time < running.scheduled_check:
+            running.scheduled_check = check_time
+            heappush(self._schedule, (check_time, running.number))
 
     def _apply(self, request: dict[str, Any]) -> None:
         """Apply the throttler's request ``{"classes": {ID: [CLASS, RATE]}}``, which lists all paths with a class.
         Raises ValueError."""
         classes = {int(number): (int(each[0]), int(each[1])) for number, each in request.get("classes", {}).items()}
         if any(not 0 < class_id < 1 << 32 or rate < 0 for class_id, rate in classes.values()):
-            raise ValueError("a class is a handle of 32 bits, and a rate is not negative")
+            raise ValueError("a class must be a handle of 32 bits, and a rate must not be negative")
         if "classes" in request and classes != self._classes:
             self._classes = classes
-            self._changed.update((each, None) for each in self._running if not each.is_relay)
+            self._changed_tunnels.update((each, None) for each in self._running if not each.is_relay)
 
     def status(self) -> dict[str, Any]:
         """Return the status for the status socket."""
@@ -287,7 +288,7 @@ class Daemon:
         self, running: _RunningTunnel, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
     ) -> None:
         """Find the current gateway and source address of a relay's path."""
-        before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
+        before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._path_name(running, index)}"
         try:
             next_hop, source = self._routes.route(peer.address, interface, addresses)
             after = PathState(Ends(End(source, running.tunnel.port), peer), index_of(interface), next_hop, alive=False)
@@ -315,10 +316,10 @@ class Daemon:
             self._programs.set_outside({state.outside: (running.number, index)})
         running.states[index], running.updated_at = state, 0
         if not running.is_relay:
-            self._changed[running] = None
+            self._changed_tunnels[running] = None
 
     def _read_counters(self, running: _RunningTunnel, now: int) -> None:
-        running.session.count(self._programs.counters(running.number), now)
+        running.session.process_counters(self._programs.counters(running.number), now)
 
     def _probe(self, running: _RunningTunnel, now: int) -> None:
         session = running.session
@@ -338,13 +339,13 @@ class Daemon:
                 mtu,
             )
 
-    def _read(self, receiver: Receiver) -> None:
+    def _read_messages(self, receiver: Receiver) -> None:
         try:
             received = receiver.read(_BATCH)
         except KernelError as error:
             log.warning("%s", error)
             return
-        self._backlog = self._backlog or len(received) == _BATCH
+        self._has_backlog = self._has_backlog or len(received) == _BATCH
         with_new_counters = set[_RunningTunnel]()
         for each in received:
             now = time.monotonic_ns()
@@ -371,7 +372,7 @@ class Daemon:
             if address_changed:
                 self._learn_address(running, message.path, each.ends, receiver.interface)
             if self._has_changed(running, message.path, now):
-                self._changed[running] = None
+                self._changed_tunnels[running] = None
 
     def _has_changed(self, running: _RunningTunnel, index: int, now: int) -> bool:
         """Return whether a path's state differs enough from the state in the programs that they need an update."""
@@ -437,11 +438,11 @@ class Daemon:
             for index, (before, is_alive) in enumerate(zip(running.logged_alive, alive, strict=True)):
                 if before is not is_alive and running.states[index] is not None:
                     word = "is alive" if is_alive else "is silent"
-                    log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
+                    log.info("tunnel %s: path %s %s", running.tunnel.name, self._path_name(running, index), word)
             running.logged_alive = alive
-        alive = session.usable(now, [each is not None for each in running.states])
+        usable = session.usable(now, [each is not None for each in running.states])
         after: list[PathState | None] = [
-            None if state is None else self._with_estimates(running, index, state, alive[index], costs[index])
+            None if state is None else self._with_estimates(running, index, state, usable[index], costs[index])
             for index, state in enumerate(running.states)
         ]
         is_due = now - running.updated_at > _UPDATE_INTERVAL
@@ -458,7 +459,7 @@ class Daemon:
             split = running.tunnel.split
             # Before a path's rate is known, its queue may be shorter than estimated.
             rates_are_known = all(
-                path.estimator.full_rate for path, is_alive in zip(session.paths, alive, strict=True) if is_alive
+                path.estimator.full_rate for path, is_usable in zip(session.paths, usable, strict=True) if is_usable
             )
             has_limit = rates_are_known and split.queue and split.mode is not Mode.WEIGHTS
             delay = max(session.delays(now))
@@ -479,7 +480,7 @@ class Daemon:
         rate = min(estimator.rate, cap) if cap else estimator.rate
         return path._replace(alive=alive, rate=rate, delay=cost, queue=estimator.excess_queue, class_id=class_id)
 
-    def _name(self, running: _RunningTunnel, index: int) -> str:
+    def _path_name(self, running: _RunningTunnel, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
 
     def _status_of(self, running: _RunningTunnel, now: int) -> dict[str, Any]:
@@ -493,14 +494,14 @@ class Daemon:
             last_message_at = estimator.last_message_at
             paths.append(
                 {
-                    "path": self._name(running, index),
+                    "path": self._path_name(running, index),
                     "number": index,
                     "id": path_id,
                     "local": None if ends is None else str(ends.local.address),
                     "local_port": None if ends is None else ends.local.port,
                     "remote": None if ends is None else str(ends.remote.address),
                     "remote_port": None if ends is None else ends.remote.port,
-                    "interface": None if state is None else _name_of(state.interface),
+                    "interface": None if state is None else _interface_name(state.interface),
                     "class": 0 if state is None else state.class_id,
                     "alive": state is not None and alive[index],
                     "silent_s": None if last_message_at is None else round((now - last_message_at) / 1e9, 3),
@@ -523,7 +524,7 @@ def _route_of(state: PathState) -> tuple[object, ...]:
     return state.outside, state.interface, state.next_hop
 
 
-def _name_of(interface: int) -> str | None:
+def _interface_name(interface: int) -> str | None:
     try:
         return socket.if_indextoname(interface)
     except OSError:

@@ -17,7 +17,7 @@ from mptcp_tunnel.kernel.routes import Routes
 from mptcp_tunnel.kernel.trial import find_missing_features
 from mptcp_tunnel.settings import Settings, Tunnel
 
-_BOUND = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", re.M)
+_BOUND_PORT = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", re.M)
 """A line of /proc/net/udp: the local address and port. proc(5)."""
 _DAEMON = "the daemon"
 
@@ -87,7 +87,7 @@ def check_program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
 def check_paths(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Check the state of the paths that the running daemon reports."""
     if status is None:
-        yield warn(_DAEMON, "it does not answer", "the tunnels are not split", "systemctl status mptcp-tunnel")
+        yield warn(_DAEMON, "it does not answer", "the tunnels' packets are not split", "systemctl status mptcp-tunnel")
         return
     paths_by_tunnel = {each["name"]: each["paths"] for each in status["tunnels"]}
     for tunnel in tunnels:
@@ -99,7 +99,7 @@ def check_paths(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> 
                 check,
                 "no path is alive",
                 "the other end does not answer: its key differs, its daemon does not run, or a firewall drops messages",
-                "run mptcp-tunnel doctor at the other end; does its firewall accept UDP to its port?",
+                "run mptcp-tunnel doctor at the other end; its firewall must accept UDP to the tunnel's port",
             )
         elif silent:
             text = f"{counted(len(paths) - len(silent), 'path')} up; silent: {', '.join(silent)}"
@@ -113,5 +113,5 @@ def _bound_ports() -> set[int]:
     for name in ("udp", "udp6"):
         path = Path("/proc/thread-self/net", name)
         if path.exists():
-            found |= {int(port, 16) for port in _BOUND.findall(path.read_text(encoding="ascii"))}
+            found |= {int(port, 16) for port in _BOUND_PORT.findall(path.read_text(encoding="ascii"))}
     return found

@@ -30,10 +30,10 @@ DELAY_SECONDS: Final = 30.0
 _DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
 DEAD_SECONDS: Final = 0.3
 """A path is silent after this time without a message. Probes come twenty times a second."""
-_DEAD: Final = round(DEAD_SECONDS * SECOND)
+_DEAD_TIME: Final = round(DEAD_SECONDS * SECOND)
 MIN_QUEUE: Final = 5_000_000
-"""If a message took longer than the fastest message by more than this and the jitter, nanoseconds, the path had a
-queue."""
+"""A path had a queue if a message took longer than the fastest message by more than the jitter plus this many
+nanoseconds."""
 STANDING_TIME: Final = 4 * SECOND
 """The tunnel's own queue drains in this time, because the tunnel sends less than the path delivers. So a queue that
 lasts longer is not the tunnel's own."""
@@ -171,23 +171,27 @@ class PathEstimator:
         span = sample.counter_time - first.counter_time
         if span < AVERAGING_TIME // 2:
             return
-        carried = 8 * (sample.delivered - first.delivered) * SECOND / span
-        dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
-        self._learn_jitter(sample.time, carried)
+        carried_rate = 8 * (sample.delivered - first.delivered) * SECOND / span
+        dispatched_rate = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
+        self._learn_jitter(sample.time, carried_rate)
         limit = self.jitter + MIN_QUEUE
         if min(queue for _, queue in samples) > limit:
             # A queue that other traffic causes does not show how much of the tunnel's traffic the path could carry.
-            if carried > OWN_SHARE * self.rate or dispatched > carried / DRAIN_SHARE:
-                self.rate, self.full_rate = DRAIN_SHARE * carried, carried
-        elif self.queue > limit and self.full_rate and self.rate > max(self.full_rate, carried) > OWN_SHARE * self.rate:
-            self.rate = DRAIN_SHARE * max(self.full_rate, carried)  # the assumed rate had been raised too far
-        elif carried > BUSY_SHARE * self.rate and self.queue <= limit:
+            if carried_rate > OWN_SHARE * self.rate or dispatched_rate > carried_rate / DRAIN_SHARE:
+                self.rate, self.full_rate = DRAIN_SHARE * carried_rate, carried_rate
+        elif (
+            self.queue > limit
+            and self.full_rate
+            and self.rate > max(self.full_rate, carried_rate) > OWN_SHARE * self.rate
+        ):
+            self.rate = DRAIN_SHARE * max(self.full_rate, carried_rate)  # the assumed rate had been raised too far
+        elif carried_rate > BUSY_SHARE * self.rate and self.queue <= limit:
             is_nearly_full = self.full_rate <= self.rate < NEAR_FULL_FACTOR * self.full_rate
             self.rate *= GENTLE_RISE_FACTOR if is_nearly_full else RISE_FACTOR if self.full_rate else FIRST_RISE_FACTOR
         self.rate = min(max(self.rate, MIN_RATE), MAX_RATE)
 
-    def _learn_jitter(self, now: int, carried: float) -> None:
-        if carried < IDLE_SHARE * self.rate:
+    def _learn_jitter(self, now: int, carried_rate: float) -> None:
+        if carried_rate < IDLE_SHARE * self.rate:
             self._idle.append(self.queue)
             if len(self._idle) >= MIN_IDLE_SAMPLES:
                 self.jitter = min(sorted(self._idle)[len(self._idle) * 9 // 10], MAX_JITTER)
@@ -203,7 +207,7 @@ class PathEstimator:
 
     def silent_at(self, interval: int) -> int:
         """Return when the path becomes silent if no further message comes; 0 if no message ever came."""
-        return 0 if self.last_message_at is None else self.last_message_at + max(_DEAD, 3 * interval) + 1
+        return 0 if self.last_message_at is None else self.last_message_at + max(_DEAD_TIME, 3 * interval) + 1
 
     def restart_clock(self) -> None:
         """Forget all measurements with the other end's clock, because that clock restarted."""
@@ -240,8 +244,8 @@ class PathEstimator:
         return max(0.0, 1 - (last.delivered - first.delivered) / dispatched)
 
 
-def differences(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
-    """Return each path's delay in excess of the minimum; 0 if it is unknown."""
+def excess_delays(estimators: Sequence[DelayEstimator], now: int) -> list[int]:
+    """Return each path's delay in excess of the smallest delay of all paths; 0 if it is unknown."""
     delays = [each.minimum(now) for each in estimators]
     minimum = min((each for each in delays if each is not None), default=0)
     return [0 if each is None else min(each - minimum, MAX_DELAY) for each in delays]

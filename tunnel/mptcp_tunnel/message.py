@@ -47,6 +47,7 @@ class Message(NamedTuple):
     kind: Kind
     path: int
     sent: int
+    """When the message was sent."""
     token: int
     """Random number of 64 bits, which only the sender and a receiver of this message know."""
     echoed_sent: int

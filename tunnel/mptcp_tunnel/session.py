@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import Final
 
-from mptcp_tunnel.learning import MAX_DELAY, SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import MAX_DELAY, SECOND, DelayEstimator, PathEstimator, Sample, excess_delays
 from mptcp_tunnel.message import Kind, Message
 from mptcp_tunnel.model import End, PathCounters
 from mptcp_tunnel.sizes import SizeSearch
@@ -73,14 +73,14 @@ class Session:
         self._last_expected_interval = IDLE_PROBE_INTERVAL
         """The expected interval of messages when the last message arrived."""
 
-    def count(self, counters: Sequence[PathCounters], now: int) -> None:
-        """Process *counters*, the counters that the BPF programs have for each path."""
-        idle = self.interval(now) == IDLE_PROBE_INTERVAL
+    def process_counters(self, counters: Sequence[PathCounters], now: int) -> None:
+        """Process the *counters* that the BPF programs have for each path."""
+        was_idle = self.probe_interval(now) == IDLE_PROBE_INTERVAL
         for path, current in zip(self.paths, counters, strict=False):
             if current != path.counters:
                 self._last_packet_at = now
                 path.counters = current
-        if idle and self._last_packet_at == now:
+        if was_idle and self._last_packet_at == now:
             self._resumed_at = now
             for path in self.paths:
                 path.next_probe = min(path.next_probe, now + PROBE_INTERVAL)
@@ -89,7 +89,7 @@ class Session:
         """Yield the path and the message of each due probe."""
         for index, path in enumerate(self.paths):
             if path.remote is not None and path.next_probe <= now:
-                path.next_probe = now + self.interval(now)
+                path.next_probe = now + self.probe_interval(now)
                 yield index, self._message(index, path.remote, now)
 
     def size_probes(self, now: int) -> Iterator[tuple[int, Message, int]]:
@@ -182,13 +182,13 @@ class Session:
         probing_often_from = self._resumed_at + 2 * IDLE_PROBE_INTERVAL
         return minimum if minimum is None or probing_often_from <= now else min(minimum, probing_often_from)
 
-    def interval(self, now: int) -> int:
+    def probe_interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
         return PROBE_INTERVAL if now - self._last_packet_at < IDLE_AFTER else IDLE_PROBE_INTERVAL
 
     def delays(self, now: int) -> list[int]:
         """Return each path's delay to the other end in excess of the minimum."""
-        return differences([path.estimator.delays for path in self.paths], now)
+        return excess_delays([path.estimator.delays for path in self.paths], now)
 
     def costs(self, now: int) -> list[int]:
         """Return each path's cost, nanoseconds: its delay in excess of the minimum, plus an amount for its loss."""
@@ -196,12 +196,12 @@ class Session:
 
     def patience(self, now: int) -> int:
         """Return how long a received packet may wait for an earlier packet on another path."""
-        return max(differences([path.incoming for path in self.paths], now)) + EXTRA_PATIENCE
+        return max(excess_delays([path.incoming for path in self.paths], now)) + EXTRA_PATIENCE
 
     def _expected_interval(self, now: int) -> int:
         """Return the expected interval of messages. After an idle time it stays long for a while, because the other end
         may not have noticed yet that it must probe often."""
-        return IDLE_PROBE_INTERVAL if now - self._resumed_at < 2 * IDLE_PROBE_INTERVAL else self.interval(now)
+        return IDLE_PROBE_INTERVAL if now - self._resumed_at < 2 * IDLE_PROBE_INTERVAL else self.probe_interval(now)
 
     def _may_answer(self, now: int) -> bool:
         if now - self._unproven_since >= PROBE_INTERVAL:

@@ -43,7 +43,7 @@ MODES: Final = {
     "one": Split(Mode.ONE),
 }
 """The modes by name, each with its defaults."""
-_SPILLING: Final = ("spill", "order")
+_MODES_WITH_SPILL: Final = ("spill", "order")
 _TEXT: Final = {"type": "string", "minLength": 1}
 
 
@@ -158,28 +158,34 @@ def load_settings(text: str, source: str) -> Settings:
     if len(section.tunnels) > MAX_TUNNELS:
         complain(("tunnels",), f"{len(section.tunnels)} tunnels are too many; {MAX_TUNNELS} are allowed")
     for name, each in section.tunnels.items():
-        at = ("tunnels", name)
+        key_path = ("tunnels", name)
         if each.peer is None and each.paths:
-            complain((*at, "paths"), 'paths need a "peer": only a relay has them; a proxy learns them from its relay')
+            complain(
+                (*key_path, "paths"), 'paths need a "peer": only a relay has them; a proxy learns them from its relay'
+            )
         if each.peer is None and not section.uplinks:
-            complain(at, 'a tunnel without a "peer" belongs to a proxy, which needs "uplinks": interfaces for relays')
+            complain(
+                key_path, 'a tunnel without a "peer" belongs to a proxy, which needs "uplinks": interfaces for relays'
+            )
         if each.peer is not None and not 2 <= len(each.paths) <= MAX_PATHS:
-            complain(at, f"{len(each.paths)} paths; a relay has 2 to {MAX_PATHS}")
+            complain(key_path, f"{len(each.paths)} paths; a relay has 2 to {MAX_PATHS}")
         if len(set(each.paths.values())) < len(each.paths):
-            complain((*at, "paths"), "two paths have the same interface")
-        if each.spill_ms is not None and each.mode not in _SPILLING:
-            complain((*at, "spill_ms"), f"mode {each.mode} has no spill; use mode {alternatives(_SPILLING)}")
+            complain((*key_path, "paths"), "two paths have the same interface")
+        if each.spill_ms is not None and each.mode not in _MODES_WITH_SPILL:
+            complain(
+                (*key_path, "spill_ms"), f"mode {each.mode} has no spill; use mode {alternatives(_MODES_WITH_SPILL)}"
+            )
         if each.weights and each.mode != "weights":
-            complain((*at, "weights"), f'mode {each.mode} has no weights; write "mode: weights"')
+            complain((*key_path, "weights"), f'mode {each.mode} has no weights; write "mode: weights"')
         if each.mode == "weights":
             minimum, maximum = (2, MAX_PATHS) if each.peer is None else (len(each.paths),) * 2
             if not minimum <= len(each.weights) <= maximum:
                 requirement = (
                     f"{minimum} to {maximum} are" if each.peer is None else f"{maximum}, one for each path, are"
                 )
-                complain((*at, "mode"), f"{len(each.weights)} weights; {requirement} needed")
+                complain((*key_path, "mode"), f"{len(each.weights)} weights; {requirement} needed")
         if each.peer is not None and (other := peers.setdefault(each.peer, name)) != name:
-            complain((*at, "peer"), f"tunnel {other} has the same peer, so their packets cannot be distinguished")
+            complain((*key_path, "peer"), f"tunnel {other} has the same peer, so their packets cannot be distinguished")
     if problems:
         raise DocumentError(problems)
     tunnels = tuple(

@@ -46,7 +46,7 @@ class StatusSocket:
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
         """For each client: until when to wait for more of its request, and the bytes received so far."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
-        """For each client: until when it must read more, and the rest of its answer."""
+        """For each client: until when it must read more, and the part of its answer that was not sent yet."""
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -113,21 +113,21 @@ class StatusSocket:
             try:
                 self._apply(json.loads(request))
             except _INVALID_REQUEST as error:
-                log.warning("an invalid request: %s", error)
+                log.warning("a request is invalid: %s", error)
         answer = json.dumps(self._status()).encode() + b"\n"
         self._answered[client] = time.monotonic() + ANSWER_SECONDS, memoryview(answer)
         self._selector.modify(client, selectors.EVENT_WRITE, partial(self._write, client))
 
     def _write(self, client: socket.socket) -> None:
-        _, rest = self._answered[client]
+        _, unsent = self._answered[client]
         try:
-            rest = rest[client.send(rest) :]
+            unsent = unsent[client.send(unsent) :]
         except BlockingIOError:
             return
         except OSError:
-            rest = rest[:0]
-        if rest:
-            self._answered[client] = time.monotonic() + ANSWER_SECONDS, rest
+            unsent = unsent[:0]
+        if unsent:
+            self._answered[client] = time.monotonic() + ANSWER_SECONDS, unsent
         else:
             self._disconnect(client)
 

@@ -55,25 +55,25 @@ class Uplinks:
 
     def update(self) -> bool:
         """Start to use new uplinks, and stop using removed ones; return whether anything changed."""
-        changed = False
+        has_changed = False
         for name in self._names:
             uplink = self._present.get(name)
             try:
                 index = index_of(name)
                 if uplink is not None and uplink.index == index:
                     continue
-                changed |= self._remove(name)
+                has_changed |= self._remove(name)
                 self._add(name, index)
             except KernelError as error:
-                changed |= self._remove(name)
+                has_changed |= self._remove(name)
                 if self._missing_reasons.get(name) != str(error):
                     self._missing_reasons[name] = str(error)
                     log.warning("uplink %s: %s; the daemon waits for it", name, error)
                 continue
-            changed = True
+            has_changed = True
             if self._missing_reasons.pop(name, None):
                 log.info("uplink %s is present", name)
-        return changed
+        return has_changed
 
     def send(self, name: str, ends: Ends, payload: bytes, class_id: int) -> None:
         """Send a message on an uplink, in an HTB class. A message that cannot be sent counts as lost."""

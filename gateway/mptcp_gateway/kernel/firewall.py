@@ -18,8 +18,8 @@ def apply(text: str) -> None:
     run("nft", "-f", "-", text=text)
 
 
-def would_accept(text: str) -> None:
-    """Check whether the kernel would accept :func:`apply`; change nothing. Raises KernelError."""
+def check_ruleset(text: str) -> None:
+    """Check whether the kernel would accept *text*; change nothing. Raises KernelError if it would not."""
     run("nft", "-c", "-f", "-", text=text)
 
 

@@ -49,8 +49,8 @@ class Network:
         self._route = IPRoute()
 
     @property
-    def port(self) -> int:
-        """The netlink port, 0 before the first message. Notifications of the gateway's own changes have this port."""
+    def port_id(self) -> int:
+        """The netlink port id, 0 before the first message. Notifications of the gateway's own changes have this id."""
         return int(self._route.getsockname()[0])
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ def retransmitting_addresses(
 ) -> set[Address]:
     """Return the *addresses* from which a TCP socket to one of *parents* retransmits. proc(5).
 
-    *ignored_ports*: local ports.
+    *ignored_ports*: local ports of sockets that are not considered.
     """
     texts = {text: address for address in addresses for text in _proc_forms(address)}
     targets = {text for address in parents for text in _proc_forms(address)}

@@ -48,18 +48,18 @@ class Resolver:
     ) -> None:
         """*on_change* is called in the resolver's thread when addresses have changed."""
         self._on_change, self._look_up = on_change, look_up
-        self._known: dict[tuple[str, int], tuple[ParentAddress, ...]] = {}
-        self._logged: dict[str, str] = {}
+        self._addresses: dict[tuple[str, int], tuple[ParentAddress, ...]] = {}
+        self._logged_failures: dict[str, str] = {}
         for host, port in parents:
             try:
-                self._known[host, port] = (ParentAddress(ip_address(host), port),)
+                self._addresses[host, port] = (ParentAddress(ip_address(host), port),)
             except ValueError:
-                self._known[host, port] = ()
-        self._names = [each for each in parents if not self._known[each]]
+                self._addresses[host, port] = ()
+        self._names = [each for each in parents if not self._addresses[each]]
 
     @property
     def targets(self) -> tuple[ParentAddress, ...]:
-        found = (target for each in tuple(self._known.values()) for target in each)
+        found = (target for each in tuple(self._addresses.values()) for target in each)
         return tuple(dict.fromkeys(found))[:MAX_TARGETS]
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class Resolver:
             threading.Thread(target=self._run, name="resolver", daemon=True).start()
 
     def look_up_all(self) -> None:
-        """Look up all names once. It may take seconds."""
+        """Look up all names once. This may take seconds."""
         for host, port in self._names:
             failure = ""
             try:
@@ -76,16 +76,16 @@ class Resolver:
             except (OSError, UnicodeError) as error:
                 found = ()
                 failure = f"no address of parent {host}: {reason(error)}"
-            if failure and failure != self._logged.get(host):
+            if failure and failure != self._logged_failures.get(host):
                 log.warning("%s", failure)
-            self._logged[host] = failure
-            if found and set(found) != set(self._known[host, port]):
-                self._known[host, port] = found
-                log.info("parent %s is %s", host, ", ".join(str(each.address) for each in found))
+            self._logged_failures[host] = failure
+            if found and set(found) != set(self._addresses[host, port]):
+                self._addresses[host, port] = found
+                log.info("addresses of parent %s: %s", host, ", ".join(str(each.address) for each in found))
                 self._on_change()
 
     def _run(self) -> None:
         pause = threading.Event()
         while True:
             self.look_up_all()
-            pause.wait(_INTERVAL if all(self._known.values()) else _RETRY_INTERVAL)
+            pause.wait(_INTERVAL if all(self._addresses.values()) else _RETRY_INTERVAL)

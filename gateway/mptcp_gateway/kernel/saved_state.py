@@ -46,7 +46,7 @@ class SavedState:
         """Addresses of endpoints that the gateway added."""
         self._deleted_endpoints: dict[Address, tuple[str, tuple[str, ...]]] = {}
         """Endpoints of other programs that the gateway deleted: device and flags, by address."""
-        self._loosened: set[tuple[str, int]] = set()
+        self._checked_devices: set[tuple[str, int]] = set()
         """Devices whose rp_filter was checked, by name and index."""
         try:
             if (text := read_state(path)) is not None:
@@ -60,8 +60,8 @@ class SavedState:
             raise KernelError(f"{path}, which has the state to restore, cannot be read: {error}") from error
 
     def prepare(self) -> list[str]:
-        """Set sysctls, and raise the limit if it is too low; return the kernel's refusals."""
-        refused = [text for name, value in SYSCTLS.items() for text in self._ensure(name, value)]
+        """Set sysctls, and raise the subflow limit if it is too low; return the kernel's refusals."""
+        refused = [text for name, value in SYSCTLS.items() for text in self._ensure_sysctl(name, value)]
         try:
             limit = subflow_limit()
             if limit < MAX_UPLINKS:
@@ -81,11 +81,11 @@ class SavedState:
         sysctls = {
             f"net/ipv6/conf/{each}/accept_ra": "2"
             for each in uplinks
-            if _read(f"net/ipv6/conf/{each}/accept_ra") == "1"
+            if _read_sysctl(f"net/ipv6/conf/{each}/accept_ra") == "1"
         }
         sysctls |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
         forwarding = {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
-        if any(_read(name) == "0" for name in forwarding):
+        if any(_read_sysctl(name) == "0" for name in forwarding):
             # If forwarding changes, the kernel also changes these sysctls. They are recorded first, so that they are
             # restored last.
             dependent_files = [
@@ -94,23 +94,25 @@ class SavedState:
             ]
             for each in dependent_files:
                 name = str(each.relative_to(_ROOT))
-                if not name.endswith("/all/forwarding") and (value := _read(name)) is not None:
+                if not name.endswith("/all/forwarding") and (value := _read_sysctl(name)) is not None:
                     self._sysctls.setdefault(name, value)
         sysctls |= forwarding
-        return [text for name, value in sysctls.items() for text in self._ensure(name, value)]
+        return [text for name, value in sysctls.items() for text in self._ensure_sysctl(name, value)]
 
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
         """Set rp_filter of new devices, given by name and index, to loose; return the kernel's refusals."""
         refused = []
         for device, index in devices:
-            if (device, index) in self._loosened:
+            if (device, index) in self._checked_devices:
                 continue
-            self._loosened.add((device, index))
+            self._checked_devices.add((device, index))
             # Answers arrive on the uplink that sent the packets, even if the best route to the sender uses another
             # uplink (RFC 3704).
             name = f"net/ipv4/conf/{device}/rp_filter"
-            if _read(name) == "1" or (_read(name) == "0" and _read("net/ipv4/conf/all/rp_filter") == "1"):
-                refused += self._ensure(name, "2")
+            if _read_sysctl(name) == "1" or (
+                _read_sysctl(name) == "0" and _read_sysctl("net/ipv4/conf/all/rp_filter") == "1"
+            ):
+                refused += self._ensure_sysctl(name, "2")
         return refused
 
     def ensure_endpoints(self, planned: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
@@ -122,8 +124,8 @@ class SavedState:
         # Delete first, because the kernel allows eight endpoints, and one per address.
         for address, found in list(existing.items()):
             is_ours = address in self._own_endpoints
-            is_right = found.opens_subflows and found.device in ("", devices.get(address))
-            stays = is_right if address in devices else not (is_ours or address in addresses)
+            is_suitable = found.opens_subflows and found.device in ("", devices.get(address))
+            stays = is_suitable if address in devices else not (is_ours or address in addresses)
             if stays:
                 continue
             try:
@@ -153,15 +155,15 @@ class SavedState:
             refused.append(str(error))
             existing = {}
         for address in self._own_endpoints & existing.keys():
-            refused += _refusal(delete_endpoint, existing[address].number)
+            refused += _refusals_of(delete_endpoint, existing[address].number)
         for address, (device, flags) in self._deleted_endpoints.items():
             if address in self._own_endpoints or address not in existing:
-                refused += _refusal(add_endpoint, address, device, flags)
+                refused += _refusals_of(add_endpoint, address, device, flags)
         for name, value in reversed(self._sysctls.items()):
             if (_ROOT / name).exists():  # missing if the device has been removed
-                refused += _refusal(_set, name, value)
+                refused += _refusals_of(_set_sysctl, name, value)
         if self._limit is not None:
-            refused += _refusal(set_subflow_limit, self._limit)
+            refused += _refusals_of(set_subflow_limit, self._limit)
         for text in refused:
             log.warning("%s", text)
         write_state(self._path, None)
@@ -179,15 +181,15 @@ class SavedState:
             add_endpoint(address, device, ("subflow",))
         log.info("endpoint %s on %s", address, device)
 
-    def _ensure(self, name: str, value: str) -> list[str]:
-        found = _read(name)
+    def _ensure_sysctl(self, name: str, value: str) -> list[str]:
+        found = _read_sysctl(name)
         if found is None or found == value:
             return []
         try:
             if name not in self._sysctls:
                 self._sysctls[name] = found
                 self._write()
-            _set(name, value)
+            _set_sysctl(name, value)
         except KernelError as error:
             return [str(error)]
         return []
@@ -202,7 +204,7 @@ class SavedState:
         write_state(self._path, json.dumps(saved))
 
 
-def _refusal(operation: Any, *arguments: object) -> list[str]:
+def _refusals_of(operation: Any, *arguments: object) -> list[str]:
     try:
         operation(*arguments)
     except KernelError as error:
@@ -210,14 +212,14 @@ def _refusal(operation: Any, *arguments: object) -> list[str]:
     return []
 
 
-def _read(name: str) -> str | None:
+def _read_sysctl(name: str) -> str | None:
     try:
         return (_ROOT / name).read_text(encoding="ascii").strip()
     except OSError:
         return None
 
 
-def _set(name: str, value: str) -> None:
+def _set_sysctl(name: str, value: str) -> None:
     try:
         (_ROOT / name).write_text(value, encoding="ascii")
     except OSError as error:

@@ -106,7 +106,7 @@ def _send_data(connection: socket.socket, device: str) -> str:
     connection.sendall(_DATA)
     deadline = time.monotonic() + DATA_SECONDS
     path_mtu, unacked = 0, 1
-    # Read tcp_info of this subflow, because the kernel sends data that is not acknowledged on another subflow.
+    # Read tcp_info of this subflow, because the kernel may send unacknowledged data again on another subflow.
     while unacked:
         if time.monotonic() >= deadline:
             return STALLS

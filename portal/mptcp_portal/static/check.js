@@ -61,22 +61,22 @@ function write(element, text) {
  */
 function fill(list, lines) {
   while (list.children.length > lines.length) list.lastElementChild?.remove();
-  lines.forEach((line, number) => {
-    if (list.children[number] === undefined) list.append(document.createElement("li"));
-    write(list.children[number], line);
+  lines.forEach((line, index) => {
+    if (list.children[index] === undefined) list.append(document.createElement("li"));
+    write(list.children[index], line);
   });
 }
 
 /**
- * Show the bars in the same way, as copies of the page's template.
+ * Show the *bars* as copies of the page's template: keep existing items, and change only their content.
  * @param {HTMLElement} list @param {Bar[]} bars
  */
 function showBars(list, bars) {
   const template = /** @type {HTMLTemplateElement} */ (byId("bar")).content;
   while (list.children.length > bars.length) list.lastElementChild?.remove();
-  bars.forEach((each, number) => {
-    if (list.children[number] === undefined) list.append(template.cloneNode(true));
-    const row = list.children[number];
+  bars.forEach((each, index) => {
+    if (list.children[index] === undefined) list.append(template.cloneNode(true));
+    const row = list.children[index];
     for (const name of /** @type {const} */ (["name", "address", "figure", "details"])) {
       write(/** @type {Element} */ (row.querySelector("." + name)), each[name]);
     }

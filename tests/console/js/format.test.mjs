@@ -13,7 +13,7 @@ test("measured rates have three digits", () => {
 test("a cap is shown without trailing zeros", () => {
   const cases = [[5_000_000, "5 Mbit/s"], [512_000, "512 kbit/s"], [1_500_000, "1.5 Mbit/s"], [1e9, "1 Gbit/s"],
     [8000, "8 kbit/s"], [500, "500 bit/s"], [null, "–"]];
-  for (const [bits, text] of cases) assert.equal(format.cap(bits), text);
+  for (const [bits, text] of cases) assert.equal(format.configuredRate(bits), text);
 });
 
 test("sizes, ages, shares and round-trip times have short texts", () => {
@@ -69,7 +69,7 @@ test("a time of day is right also around a change of the clocks", () => {
 test("the end of a rule's match is shown in the policy's time zone", () => {
   process.env.TZ = "America/New_York";
   const noon = Date.UTC(2026, 10, 20, 12) / 1000;
-  assert.equal(format.hour(noon + 3600, noon, "Europe/Athens"), "15:00 (Europe/Athens)");
-  assert.equal(format.hour(noon + 11 * 3600, noon, "Europe/Athens"), "2026-11-21 01:00 (Europe/Athens)");
-  assert.equal(format.hour(noon + 11 * 3600, noon, "UTC"), "23:00 (UTC)");
+  assert.equal(format.timeInZone(noon + 3600, noon, "Europe/Athens"), "15:00 (Europe/Athens)");
+  assert.equal(format.timeInZone(noon + 11 * 3600, noon, "Europe/Athens"), "2026-11-21 01:00 (Europe/Athens)");
+  assert.equal(format.timeInZone(noon + 11 * 3600, noon, "UTC"), "23:00 (UTC)");
 });

@@ -13,11 +13,11 @@ function known({events = [], more = false, since = NOW - 600, counted = {}} = {}
 }
 
 test("the page states that nothing happened only if that is known", () => {
-  assert.equal(selectedTime.noEvents(known(), NOW), "No events within 15 s of this time.");
-  assert.equal(selectedTime.noEvents(known({since: NOW - 14}), NOW), "No events of that time are stored.");
-  assert.equal(selectedTime.noEvents(known({since: null}), NOW), "No events of that time are stored.");
-  assert.equal(selectedTime.noEvents({state: "requested"}, NOW), "Loading …");
-  assert.equal(selectedTime.noEvents({state: "failed", why: "the console does not answer"}, NOW),
+  assert.equal(selectedTime.noEventsText(known(), NOW), "No events within 15 s of this time.");
+  assert.equal(selectedTime.noEventsText(known({since: NOW - 14}), NOW), "No events of that time are stored.");
+  assert.equal(selectedTime.noEventsText(known({since: null}), NOW), "No events of that time are stored.");
+  assert.equal(selectedTime.noEventsText({state: "requested"}, NOW), "Loading …");
+  assert.equal(selectedTime.noEventsText({state: "failed", why: "the console does not answer"}, NOW),
     "The events of that time are not available: the console does not answer.");
 });
 
@@ -50,7 +50,7 @@ test("events that were not counted are not reported as none", () => {
 });
 
 test("a missing rate is explained", () => {
-  assert.equal(selectedTime.noRates(null, NOW), "No data yet.");
-  assert.equal(selectedTime.noRates(NOW + 1, NOW), `No data for this time: the console's data begin at ${clock(NOW + 1)}.`);
-  assert.match(selectedTime.noRates(NOW - 60, NOW), /the throttler did not answer/);
+  assert.equal(selectedTime.noRatesText(null, NOW), "No data yet.");
+  assert.equal(selectedTime.noRatesText(NOW + 1, NOW), `No data for this time: the console's data begin at ${clock(NOW + 1)}.`);
+  assert.match(selectedTime.noRatesText(NOW - 60, NOW), /the throttler did not answer/);
 });

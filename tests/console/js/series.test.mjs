@@ -71,7 +71,7 @@ test("a cap is in the graph from its gradual start until it caps no subflow", ()
   series.push(overview(START + 3, {capped: 0}));
   assert.deepEqual(series.caps("down").map(each => [each.rule, each.values, each.latest]),
     [["spare", [null, 5e6, 5e6, null], null]]);
-  assert.deepEqual([1, 2].map(each => series.at(each, "down")[0].caps[0].capped), [1, 2]);
+  assert.deepEqual([1, 2].map(each => series.stateAt(each, "down")[0].caps[0].capped), [1, 2]);
   assert.deepEqual(series.caps("up"), []);
 });
 
@@ -104,8 +104,8 @@ test("snapshots continue the history without a gap", () => {
   assert.deepEqual(series.times, [0, 1, 2, 3].map(each => START + each));
   assert.deepEqual(series.lines("down").map(each => each.values), [[1, 2, 3, 5e6], [1, null, 3, 30e6]]);
   assert.deepEqual(series.caps("down").map(each => each.values), [[null, 15e6, 5e6, 5e6]]);
-  assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].shared), [3, 0, 0]);
-  assert.deepEqual([1, 2, 3].map(each => series.at(each, "down")[0].caps[0].guaranteed), [5e6, 2.5e6, 2.5e6]);
+  assert.deepEqual([1, 2, 3].map(each => series.stateAt(each, "down")[0].caps[0].shared), [3, 0, 0]);
+  assert.deepEqual([1, 2, 3].map(each => series.stateAt(each, "down")[0].caps[0].guaranteed), [5e6, 2.5e6, 2.5e6]);
 });
 
 test("the state at a time has each path's rate and caps", () => {
@@ -117,8 +117,8 @@ test("the state at a time has each path's rate and caps", () => {
   assert.equal(series.indexOf(START - 50), 0);
   assert.equal(series.indexOf(START + 50), 1);
   assert.equal(new Series(10, 1).indexOf(START), -1);
-  assert.deepEqual(series.at(0, "down").map(each => each.caps), [[], []]);
-  assert.deepEqual(series.at(1, "down"), [
+  assert.deepEqual(series.stateAt(0, "down").map(each => each.caps), [[], []]);
+  assert.deepEqual(series.stateAt(1, "down"), [
     {path: "ethernet", rate: 5e6, caps: [{rule: "spare", share: "path", cap: 5e6, lowest: 5e6, guaranteed: 2.5e6, total: 5e6, shared: 0, capped: 2}]},
     {path: "wifi", rate: 30e6, caps: []},
   ]);
@@ -129,7 +129,7 @@ test("a time belongs to the ten seconds that contain it", () => {
   for (let second = 0; second < 40; second += 1) series.push(overview(START + second, {wifi: Math.floor(second / 10)}));
   assert.deepEqual(series.times, [0, 10, 20, 30].map(each => START + each));
   for (let second = 0; second < 40; second += 1) {
-    assert.equal(series.at(series.indexOf(START + second), "down")[1].rate, Math.floor(second / 10), `second ${second}`);
+    assert.equal(series.stateAt(series.indexOf(START + second), "down")[1].rate, Math.floor(second / 10), `second ${second}`);
   }
 });
 
@@ -144,12 +144,12 @@ test("the current state comes from the stream, and is not a mean of ten seconds"
   const series = new Series(3600, 10);
   series.load({first: START, step: 10, length: 1, since: START, refused: 0,
     paths: [{path: "wifi", direction: "down", rate: [1]}, {path: "lte", direction: "down", rate: [9]}], rules: []});
-  const [ethernet, lte, wifi, ...more] = series.now(overview(START + 12, {wifi: 7e6}), "down");
+  const [ethernet, lte, wifi, ...more] = series.currentState(overview(START + 12, {wifi: 7e6}), "down");
   assert.deepEqual(more, []);
   assert.deepEqual([ethernet.path, ethernet.rate, ethernet.caps.map(each => each.cap)], ["ethernet", 5e6, [5e6]]);
   assert.deepEqual([lte.path, lte.rate], ["lte", null]);
   assert.deepEqual([wifi.path, wifi.rate, wifi.caps], ["wifi", 7e6, []]);
-  assert.deepEqual(series.now(overview(START + 12), "up"), []);
+  assert.deepEqual(series.currentState(overview(START + 12), "up"), []);
 });
 
 test("caps that are too far above the rates to be drawn are counted", () => {

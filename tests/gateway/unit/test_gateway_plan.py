@@ -16,7 +16,7 @@ from mptcp_gateway.plan import (
     MAX_ENDPOINTS,
     Endpoint,
     abandoned_marks,
-    best,
+    best_way,
     make_plan,
     with_distinct_addresses,
 )
@@ -31,9 +31,14 @@ def access(way: Way, is_single: bool) -> Access:
     number = ORDER.index(way.uplink)
     address = ip_address(f"10.{number}.0.2" if way.version == 4 else f"fd00:{number}::2")
     network = ip_network(f"10.{number}.0.0/24" if way.version == 4 else f"fd00:{number}::/64")
-    others = () if way.version == 4 else (ip_address(f"fd00:{number}::77"),)
+    other_addresses = () if way.version == 4 else (ip_address(f"fd00:{number}::77"),)
     return Access(
-        f"u{number}", 10 + number, address, None if is_single else network, None if is_single else network[1], others
+        f"u{number}",
+        10 + number,
+        address,
+        None if is_single else network,
+        None if is_single else network[1],
+        other_addresses,
     )
 
 
@@ -47,7 +52,7 @@ def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool,
     plan = make_plan(ORDER, found, verdicts, PARENTS)
     for way, each in found.items():
         # Packets from this address use its own device, unless their destination is a local network.
-        for source in (each.address, *each.others):
+        for source in (each.address, *each.other_addresses):
             local, own = sorted((rule for rule in plan.rules if rule.source == source), key=lambda it: it.priority)
             assert (local.table, local.ignores_default_routes, local.destination) == (MAIN, True, None)
             assert (own.table, own.ignores_default_routes, own.destination) == (
@@ -63,7 +68,7 @@ def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool,
         )
     for version in (4, 6):
         ways_of_version = [way for way in found if way.version == version]
-        chosen = best(ORDER, verdicts, version)
+        chosen = best_way(ORDER, verdicts, version)
         assert (chosen is None) is (not ways_of_version), "a way was chosen without one, or none although one exists"
         defaults = [each for each in plan.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
@@ -108,7 +113,7 @@ def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]
                         return route.index
             return None
 
-        chosen = best(ORDER, verdicts, version)
+        chosen = best_way(ORDER, verdicts, version)
         first = found[chosen].index if chosen is not None else None
         assert device_for(0) == device_for(Mark.BEST) == first
         assert device_for(Mark.DELIVER) == 1, "delivered packets do not use lo"

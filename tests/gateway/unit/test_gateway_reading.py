@@ -87,7 +87,7 @@ def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: 
     assert found.address == ip_address(expected)
     # Deprecated addresses can still send; tentative addresses cannot.
     usable = {ip_address(each["IFA_ADDRESS"]) for each in IPV6_ADDRESSES[:5]}
-    assert {found.address, *found.others} == usable
+    assert {found.address, *found.other_addresses} == usable
     unique_local = access_of(link(), socket.AF_INET6, IPV6_ADDRESSES[:1], [default(socket.AF_INET6)], None)
     assert unique_local is not None
     assert unique_local.address == ip_address(UNIQUE_LOCAL), (

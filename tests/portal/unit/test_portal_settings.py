@@ -14,11 +14,11 @@ from portal_settings import ONBOARDING, onboarding
 from mptcp_common.problems import DocumentError
 from mptcp_common.schema_file import schema_text
 from mptcp_portal.schemas import NAME
-from mptcp_portal.settings import End, Settings, load_settings, read_settings, settings_schema
+from mptcp_portal.settings import ListenAddress, Settings, load_settings, read_settings, settings_schema
 
 CONF = Path(__file__).parents[3] / "conf"
 DEFAULTS = Settings(
-    Path("/run/mptcp-throttler/status.sock"), End("127.0.0.1", 3180), "proxy", 3128, None, None, "portal.yaml"
+    Path("/run/mptcp-throttler/status.sock"), ListenAddress("127.0.0.1", 3180), "proxy", 3128, None, None, "portal.yaml"
 )
 CAPTIVE = "captive_portal:\n  listen: 192.168.1.10:3182\n"
 ON_ALL_ADDRESSES = ONBOARDING.replace("192.168.1.10:", "0.0.0.0:")

@@ -9,10 +9,10 @@ import asyncio
 import pytest
 
 from mptcp_portal import squid_probe
-from mptcp_portal.settings import End
+from mptcp_portal.settings import ListenAddress
 from mptcp_portal.squid_probe import is_dead, make_squid_probe
 
-PORTAL = End("127.0.0.1", 3180)
+PORTAL = ListenAddress("127.0.0.1", 3180)
 PARENTS = "by kid1 {\nParent     : other\nHost       : 192.0.2.1/3128/0\nStatus     : Down\n\n%s}\n"
 PORTAL_PARENT = "Parent     : portal\nHost       : 127.0.0.1/3180/0\nFlags      : no-query\nStatus     : %s\n"
 

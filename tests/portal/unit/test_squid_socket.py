@@ -85,7 +85,7 @@ def test_sockets_are_distinguished_by_both_ends(listen: str, address: str) -> No
 
 
 def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
-    return Ends(*((netlink.plain(ip_address(address)), port) for address, port, *_ in (client, proxy)))
+    return Ends(*((netlink.unmap_ipv4(ip_address(address)), port) for address, port, *_ in (client, proxy)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mptcp_tunnel.learning import MIN_QUEUE, SECOND, DelayEstimator, PathEstimator, Sample, differences
+from mptcp_tunnel.learning import MIN_QUEUE, SECOND, DelayEstimator, PathEstimator, Sample, excess_delays
 
 STEP = SECOND // 20
 MS = SECOND // 1000
@@ -171,10 +171,10 @@ def test_delay_is_the_minimum_of_the_last_30_seconds() -> None:
     ]
     assert delays.add(33 * SECOND, 50) == 25, "the delay of 20 is 31 s old"
     other = DelayEstimator()
-    assert differences([delays, other], 33 * SECOND) == [0, 0]
+    assert excess_delays([delays, other], 33 * SECOND) == [0, 0]
     other.add(4 * SECOND, 125)
-    assert differences([delays, other], 33 * SECOND) == [0, 100]
-    assert differences([delays, other], 35 * SECOND) == [0, 0], "the other path's delay is too old"
+    assert excess_delays([delays, other], 33 * SECOND) == [0, 100]
+    assert excess_delays([delays, other], 35 * SECOND) == [0, 0], "the other path's delay is too old"
 
 
 def test_full_path_keeps_a_short_queue() -> None:

@@ -108,11 +108,11 @@ def test_messages_of_its_own_kind_or_on_unknown_paths_are_ignored() -> None:
 
 def test_busy_tunnel_is_probed_more_often() -> None:
     ends = Ends()
-    assert ends.relay.interval(ends.now) == IDLE_PROBE_INTERVAL
-    ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now)
-    assert ends.relay.interval(ends.now) == PROBE_INTERVAL
-    ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now + 6 * SECOND)
-    assert ends.relay.interval(ends.now + 6 * SECOND) == IDLE_PROBE_INTERVAL
+    assert ends.relay.probe_interval(ends.now) == IDLE_PROBE_INTERVAL
+    ends.relay.process_counters([PathCounters(1, 100, 0, 0)], ends.now)
+    assert ends.relay.probe_interval(ends.now) == PROBE_INTERVAL
+    ends.relay.process_counters([PathCounters(1, 100, 0, 0)], ends.now + 6 * SECOND)
+    assert ends.relay.probe_interval(ends.now + 6 * SECOND) == IDLE_PROBE_INTERVAL
 
 
 def test_path_is_not_silent_when_traffic_starts() -> None:
@@ -124,7 +124,7 @@ def test_path_is_not_silent_when_traffic_starts() -> None:
     for _ in range(3):
         ends.exchange()
     now = ends.now + 900 * MS
-    ends.relay.count([PathCounters(1, 100, 0, 0)], now)
+    ends.relay.process_counters([PathCounters(1, 100, 0, 0)], now)
     assert ends.relay.alive(now) == [True]
     assert list(ends.relay.due_probes(now + PROBE_INTERVAL)), "the path was not probed soon"
     assert ends.relay.alive(now + 2 * SECOND) == [False]
@@ -171,18 +171,18 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     for later in (200 * MS, 60 * SECOND):
         assert paths.relay.usable(paths.now + later, present) == [True, False]
         assert paths.relay.usable(paths.now + later, [False, True])[1], "the only present path is not used"
-    paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
+    paths.relay.process_counters([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
     assert paths.relay.usable(paths.now + 61 * SECOND, present) == [True, False], (
         "the dead path was used when the tunnel resumed"
     )
     paths = TwoPaths()
     for _ in range(6):
         paths.exchange()
-        paths.relay.count([PathCounters(paths.now, 100, 0, 0)], paths.now)
+        paths.relay.process_counters([PathCounters(paths.now, 100, 0, 0)], paths.now)
     paths.dead = {1}
     paths.now -= IDLE_PROBE_INTERVAL // 2
     paths.exchange()
-    paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
+    paths.relay.process_counters([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
     assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, False], "the dead path is still used"
     paths.dead = set()
     paths.exchange()
@@ -307,7 +307,7 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
         ends.exchange()
     for resumes in (False, True):
         if resumes:
-            ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now + 60 * MS)
+            ends.relay.process_counters([PathCounters(1, 100, 0, 0)], ends.now + 60 * MS)
         now, checks = ends.now + 60 * MS, 0
         while ends.relay.alive(now) == [True]:
             after = ends.relay.next_silence(now)

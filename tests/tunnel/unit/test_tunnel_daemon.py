@@ -37,6 +37,8 @@ def test_signed_message_with_too_high_a_path_number_is_refused(
     sent: list[bytes] = []
     daemon._uplinks = SimpleNamespace(send=lambda interface, ends, payload, class_id: sent.append(payload))
     payload = pack(Message(Kind.PROBE, path, 1, 2, 0, 0, 0, 0), Key(SECRET))
-    daemon._read(SimpleNamespace(interface="lo", read=lambda _: [Received(RELAY, payload, time.monotonic_ns())]))
+    daemon._read_messages(
+        SimpleNamespace(interface="lo", read=lambda _: [Received(RELAY, payload, time.monotonic_ns())])
+    )
     accepted = path < MAX_PATHS
     assert (len(sent), daemon.refused) == (accepted, not accepted)

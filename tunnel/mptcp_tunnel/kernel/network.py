@@ -92,7 +92,7 @@ class Network:
             "sport_range": f"{port}:{port}",
             "dport_range": f"{end.port}:{end.port}",
         }
-        self._add(self._rules[end, port])
+        self._add_rule(self._rules[end, port])
 
     def remove(self) -> None:
         """Remove the device with its routes, and the rules."""
@@ -109,7 +109,7 @@ class Network:
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         self._rules[version] = {"family": family, "dst": str(base), "dst_len": length}
-        self._add(self._rules[version])
+        self._add_rule(self._rules[version])
 
     def repair(self, index: int) -> None:
         """Restore rules and routes that other programs (such as systemd-networkd) removed. Raises KernelError."""
@@ -120,7 +120,7 @@ class Network:
         except NetlinkError as error:
             raise KernelError(f"restore the device {DEVICE}: {reason(error)}") from error
         for rule in self._rules.values():
-            self._add(rule)
+            self._add_rule(rule)
 
     def _set_addresses(self, index: int, peer_index: int) -> None:
         """Bring both devices up, and set addresses and routes. Raises NetlinkError."""
@@ -135,7 +135,7 @@ class Network:
                     raise
             self._route_to(index, None, address)
 
-    def _add(self, rule: dict[str, Any]) -> None:
+    def _add_rule(self, rule: dict[str, Any]) -> None:
         try:
             self._route.rule("add", table=TABLE, priority=PREFERENCE, **rule)
         except NetlinkError as error:

@@ -36,8 +36,8 @@ _FIRST_BYTES: Final = MAGIC << 8 | VERSION
 _INSTRUCTION = struct.Struct("=HBBI")
 _IPV4, _IPV6 = struct.Struct("!BBHHHBBH"), struct.Struct("!IHBB")
 """The IP headers without their addresses."""
-_PSEUDO, _UDP_REST = struct.Struct("!HH"), struct.Struct("!HH")
-"""Protocol and length of the pseudo header; length and checksum of the UDP header."""
+_PROTOCOL_AND_LENGTH, _LENGTH_AND_CHECKSUM = struct.Struct("!HH"), struct.Struct("!HH")
+"""The last fields of the pseudo header, and of the UDP header."""
 _FILTER: Final = (
     # The data begins with the IP header, because the socket has the type SOCK_DGRAM (packet(7)).
     (0x30, 0, 0, 0),  # ldb [0]
@@ -130,17 +130,17 @@ def parse_packet(data: bytes) -> Received | None:
     if len(data) < 28:
         return None
     if data[0] >> 4 == 4:
-        header, length = 4 * (data[0] & 15), data[2] << 8 | data[3]
+        header_bytes, packet_bytes = 4 * (data[0] & 15), data[2] << 8 | data[3]
         addresses, protocol = data[12:20], data[9]
         if (data[6] << 8 | data[7]) & 0x3FFF:
             return None  # a fragment
     elif data[0] >> 4 == 6:
-        header, length = 40, 40 + (data[4] << 8 | data[5])
+        header_bytes, packet_bytes = 40, 40 + (data[4] << 8 | data[5])
         addresses, protocol = data[8:40], data[6]
     else:
         return None
-    udp = data[header:length]
-    if protocol != socket.IPPROTO_UDP or header < 20 or len(udp) < 9 or udp[4] << 8 | udp[5] != len(udp):
+    udp = data[header_bytes:packet_bytes]
+    if protocol != socket.IPPROTO_UDP or header_bytes < 20 or len(udp) < 9 or udp[4] << 8 | udp[5] != len(udp):
         return None
     return Received(_ends(addresses, udp[:4]), udp[8:])
 
@@ -184,7 +184,7 @@ class Sender:
                 # A probe must wait in the queue of the tunnel's class. Handles from 8000:0 on do not fit a C int.
                 raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=I", class_id))
                 self._classes[fixed.version] = class_id
-            raw_socket.sendmsg([packet_of(ends, payload)], [fixed.ancillary], 0, (fixed.to, 0))
+            raw_socket.sendmsg([packet_of(ends, payload)], [fixed.ancillary], 0, (fixed.destination, 0))
 
 
 class _FixedParts(NamedTuple):
@@ -194,7 +194,7 @@ class _FixedParts(NamedTuple):
     version: int
     addresses: bytes
     ports: bytes
-    to: str
+    destination: str
     ancillary: tuple[int, int, bytes]
     """The source address. The kernel uses this address to find the route, and ignores the address in the header."""
 
@@ -216,8 +216,14 @@ def packet_of(ends: Ends, payload: bytes) -> bytes:
     version, addresses, ports, _, _ = _fixed_parts(ends)
     size = 8 + len(payload)
     # The checksum covers addresses, protocol and length, in any order of the words.
-    covered = addresses + _PSEUDO.pack(socket.IPPROTO_UDP, size) + ports + _UDP_REST.pack(size, 0) + payload
-    udp = ports + _UDP_REST.pack(size, checksum(covered)) + payload
+    covered = (
+        addresses
+        + _PROTOCOL_AND_LENGTH.pack(socket.IPPROTO_UDP, size)
+        + ports
+        + _LENGTH_AND_CHECKSUM.pack(size, 0)
+        + payload
+    )
+    udp = ports + _LENGTH_AND_CHECKSUM.pack(size, checksum(covered)) + payload
     if version == 4:
         # Set "don't fragment", so that a packet that is larger than the path's MTU is lost.
         ip = _IPV4.pack(0x45, 0, 20 + size, 0, 0x4000, 64, socket.IPPROTO_UDP, 0)

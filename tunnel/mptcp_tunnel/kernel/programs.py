@@ -33,7 +33,7 @@ MAX_VIRTUAL_QUEUE: Final = 100_000_000
 also have longer queues."""
 _END = struct.Struct("=16sHH")
 _NUMBER = struct.Struct("=I")
-_PLACE = struct.Struct("=II")
+_PATH_KEY = struct.Struct("=II")
 _HOP = struct.Struct("=I16s")
 _PATH = struct.Struct(f"={2 * _END.size}s{_HOP.size}sIIIQQQQ")
 _TUNNEL = struct.Struct(f"={2 * _END.size}sQQQIIQ{MAX_PATHS * _PATH.size}s")
@@ -86,7 +86,7 @@ class Programs:
         self._attached: dict[tuple[int, int], str] = {}
         self._last_counters: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
         """For each tunnel, the last value read from the map, and the counters in it."""
-        self._places: dict[Ends, tuple[int, int]] = {}
+        self._path_keys: dict[Ends, tuple[int, int]] = {}
         self._own_clsact: set[int] = set()
         """Interfaces to which the tunnel added a clsact qdisc."""
         bits = bytearray(1 << 13)
@@ -95,7 +95,7 @@ class Programs:
         try:
             self._inside = self._bpf.hash_map("tunnel_inside", 2 * _END.size, _NUMBER.size, MAX_TUNNELS)
             self._outside = self._bpf.hash_map(
-                "tunnel_outside", 2 * _END.size, _PLACE.size, 2 * MAX_PATHS * MAX_TUNNELS
+                "tunnel_outside", 2 * _END.size, _PATH_KEY.size, 2 * MAX_PATHS * MAX_TUNNELS
             )
             self._tunnels = self._bpf.array("tunnel_tunnels", _TUNNEL.size, MAX_TUNNELS)
             self.states = self._bpf.array("tunnel_states", STATE_HEAD.size + MAX_PATHS * PATH_STATE.size, MAX_TUNNELS)
@@ -116,7 +116,7 @@ class Programs:
     def close(self) -> None:
         """Detach the programs; the kernel frees them and their maps."""
         for interface, parent in self._attached:
-            self._command("del-filter", interface, parent)
+            self._change_filter("del-filter", interface, parent)
         self._attached.clear()
         for interface in self._own_clsact:
             if not self._program_names(interface, _INGRESS) + self._program_names(interface, _EGRESS):
@@ -153,9 +153,9 @@ class Programs:
                 self._attach(interface, parent, program)
 
     def set_tunnel(
-        self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split, queue: int = 0
+        self, number: int, inside: Ends, paths: Sequence[PathState | None], split: Split, max_queue: int = 0
     ) -> None:
-        """Set a tunnel for the splitter. *queue*: maximum queue of a path, nanoseconds; 0 means no maximum. Raises
+        """Set a tunnel for the splitter. *max_queue*: maximum queue of a path, nanoseconds; 0 means no maximum. Raises
         KernelError."""
         packed = b"".join(
             bytes(_PATH.size) if path is None else _packed_path(path, split.share(index))
@@ -163,21 +163,23 @@ class Programs:
         )
         now = time.monotonic_ns()
         value = _TUNNEL.pack(
-            packed_ends(inside), split.spill, queue, now, split.mode, split.duplicate, len(paths), packed
+            packed_ends(inside), split.spill, max_queue, now, split.mode, split.duplicate, len(paths), packed
         )
         self._bpf.update_batch(self._tunnels, _NUMBER.pack(number), value)
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 
-    def set_outside(self, places: Mapping[Ends, tuple[int, int]]) -> None:
+    def set_outside(self, path_keys: Mapping[Ends, tuple[int, int]]) -> None:
         """Set the tunnel and path to which packets with these ends belong. Raises KernelError."""
-        keys = b"".join(map(packed_ends, places))
-        self._bpf.update_batch(self._outside, keys, b"".join(_PLACE.pack(*place) for place in places.values()))
-        self._places |= places
+        keys = b"".join(map(packed_ends, path_keys))
+        self._bpf.update_batch(
+            self._outside, keys, b"".join(_PATH_KEY.pack(*path_key) for path_key in path_keys.values())
+        )
+        self._path_keys |= path_keys
 
-    def forget_outside(self, ends: Ends, place: tuple[int, int]) -> None:
+    def forget_outside(self, ends: Ends, path_key: tuple[int, int]) -> None:
         """Remove these ends of a path, unless they belong to another path now. Raises KernelError."""
-        if self._places.get(ends) == place:
-            del self._places[ends]
+        if self._path_keys.get(ends) == path_key:
+            del self._path_keys[ends]
             self._bpf.delete_batch(self._outside, packed_ends(ends))
 
     def forget_inside(self, ends: Ends) -> None:
@@ -205,8 +207,8 @@ class Programs:
                 raise KernelError(f"add clsact to interface {interface}: {reason(error)}") from error
             if was_attached:
                 self._own_clsact.add(interface)
-                self._command("del-filter", interface, parent)
-        self._command(
+                self._change_filter("del-filter", interface, parent)
+        self._change_filter(
             "add-filter", interface, parent, fd=self.descriptors[program], name=program, direct_action=True, classid=1
         )
         self._attached[interface, parent] = program
@@ -219,7 +221,7 @@ class Programs:
                 found.append(str(options.get_attr("TCA_BPF_NAME")) if options is not None else "")
         return found
 
-    def _command(self, command: str, interface: int, parent: int, **options: Any) -> None:
+    def _change_filter(self, command: str, interface: int, parent: int, **options: Any) -> None:
         try:
             self._route.tc(
                 command, "bpf", interface, ":1", parent=parent, prio=_PREFERENCE, protocol=_ETH_P_ALL, **options

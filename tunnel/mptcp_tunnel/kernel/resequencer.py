@@ -117,18 +117,18 @@ class Resequencer:
 
     def _add_iptables_rule(self, name: str, table: tuple[str, str]) -> bool:
         chain = ["-t", "raw", "-w"]
-        before = _table_listing(table)
+        listing_before = _table_listing(table)
         for program in (name, f"{name}-legacy"):
             remove = [program, *chain, "-D", "PREROUTING", *_RULE]
             with suppress(KernelError):
                 run(*remove)  # a killed daemon may have left the rule
-                before = before if _IN_USE.search(_table_listing(table)) else ""
+                listing_before = listing_before if _IN_USE.search(_table_listing(table)) else ""
             with suppress(KernelError):
                 add, exists = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
                 run(*add)
                 self._undo_commands.append((remove, ""))
                 self._rules.append((exists, add, ""))
-                if not before:
+                if not listing_before:
                     self._created_tables.append(table)
                 return True
         return False

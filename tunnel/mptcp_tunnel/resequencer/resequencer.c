@@ -29,7 +29,7 @@
  * that the acknowledgements of a download do not look like one train, which ends the slow start of cubic (tcp_cubic.c)
  * before the download uses the second path. */
 #define PAUSE 3000000ULL
-#define BURST 16 /* after more packets, the pause is a third, because the receiver's buffer must hold all of them */
+#define BURST 16 /* after more packets, the pause is PAUSE / 3, because the receiver's buffer must hold all of them */
 #define UNORDERED 0 /* number of a packet that is never held (kernel/programs/tunnel.h) */
 #define PATIENCE 50000000ULL /* ns that packets of a tunnel without a line on stdin are held */
 

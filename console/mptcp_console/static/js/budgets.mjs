@@ -3,7 +3,7 @@
  * Draws budgets as bars: on the live page, and on the policy's page.
  */
 import {updateChildren, make, setText} from "./dom.mjs";
-import {counted, hour, percent, size} from "./format.mjs";
+import {counted, timeInZone, percent, size} from "./format.mjs";
 import {withNames} from "./names.mjs";
 
 /** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
@@ -41,7 +41,7 @@ function update(item, each, now, zone) {
   meter.value = each.volume > 0 ? Math.min(1, each.used / each.volume) : 0;
   meter.textContent = text;
   const clients = each.accounts === undefined ? [] : [`${counted(each.accounts, "client")}, ${each.used_up} over their budget`];
-  setText(until, [...clients, ...(each.until === null ? [] : [`restarts ${hour(each.until, now, zone)}`])].join("; "));
+  setText(until, [...clients, ...(each.until === null ? [] : [`restarts ${timeInZone(each.until, now, zone)}`])].join("; "));
 }
 
 /** @param {{used: number, volume: number}} each @returns {string} */

@@ -16,7 +16,7 @@ const NARROW_WIDTH = 560;
  * Returns the upper end of the axis; 0 before anything is drawn.
  * @param {uPlot} plot
  */
-function highest(plot) {
+function axisTop(plot) {
   return plot.scales.y.max ?? 0;
 }
 
@@ -102,7 +102,7 @@ export class Chart {
           values: (_, times) => times.map(clock)},
         {stroke: ink, font, grid, ticks: {show: false}, size: 48, space: 40,
           values: (plot, rates) => {
-            const {factor} = unitOf(highest(plot));
+            const {factor} = unitOf(axisTop(plot));
             return rates.map(value => String(Number((value / factor).toFixed(3))));
           }},
       ],
@@ -132,13 +132,13 @@ export class Chart {
     const {left, top, width, height} = plot.bbox;
     context.fillStyle = colour("--muted");
     context.textAlign = "left";
-    context.fillText(unitOf(highest(plot)).unit, 8 * ratio, top - 6 * ratio);
+    context.fillText(unitOf(axisTop(plot)).unit, 8 * ratio, top - 6 * ratio);
     context.textAlign = "right";
     /** @type {number[]} */
     const labelPositions = [];
     for (const each of this.#caps) {
       const value = each.values.at(-1) ?? null;
-      if (each.latest === null || value === null || value > highest(plot)) continue;
+      if (each.latest === null || value === null || value > axisTop(plot)) continue;
       let y = Math.max(plot.valToPos(value, "y", true) - 3 * ratio, top + 14 * ratio);
       while (labelPositions.some(other => Math.abs(other - y) < 14 * ratio)) y += 15 * ratio;
       labelPositions.push(y);

@@ -17,7 +17,7 @@ import {reasonsText, totalBytes, verdict} from "./sentences.mjs";
 
 const UPDATE_SECONDS = 2;
 const TYPING_PAUSE_MS = 300;
-const FILTERS = ["filter-client", "filter-path", "filter-rule"];
+const FILTER_IDS = ["filter-client", "filter-path", "filter-rule"];
 
 export class ConnectionsPage {
   #form = byId("filter");
@@ -36,7 +36,7 @@ export class ConnectionsPage {
       this.#timer = setTimeout(() => this.#poller.runNow(), TYPING_PAUSE_MS);
     });
     byId("connections-clear").addEventListener("click", () => {
-      for (const id of FILTERS) byId(id).value = "";
+      for (const id of FILTER_IDS) byId(id).value = "";
       this.#offset = 0;
       this.#poller.runNow();
     });
@@ -55,7 +55,7 @@ export class ConnectionsPage {
   show(visible, client) {
     this.#visible = visible;
     if (client !== "") {
-      for (const id of FILTERS) byId(id).value = "";
+      for (const id of FILTER_IDS) byId(id).value = "";
       byId("filter-client").value = client;
       this.#offset = 0;
     }
@@ -111,7 +111,7 @@ export class ConnectionsPage {
   /** @param {Connection[]} connections @param {number} total @param {number} now */
   #draw(connections, total, now) {
     const table = byId("connections");
-    updateChildren(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now, this.#dryRun));
+    updateChildren(table, connections, each => each.token, each => emptyGroup(each), (body, each) => update(body, each, now, this.#dryRun));
     setText(byId("connections-count"), counted(total, "connection"));
     const last = this.#offset + connections.length;
     setText(byId("page-text"), total === 0 ? "none" : `${this.#offset + 1}–${last} of ${total.toLocaleString("en")}`);
@@ -121,7 +121,7 @@ export class ConnectionsPage {
 }
 
 /** @param {Connection} each */
-function group(each) {
+function emptyGroup(each) {
   const link = make("a", {href: `#connection/${each.token}`}, each.token);
   const client = make("span", {class: "client"});
   const name = make("th", {scope: "rowgroup"}, make("span", {class: "visually-hidden"}, "Connection "), link, " ", client);

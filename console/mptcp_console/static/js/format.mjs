@@ -44,7 +44,7 @@ export function rate(bits) {
  * Formats a configured rate without trailing zeros.
  * @param {number|null|undefined} bits @returns {string}
  */
-export function cap(bits) {
+export function configuredRate(bits) {
   if (bits === null || bits === undefined) return UNKNOWN;
   for (const [factor, unit] of RATES) {
     if (bits >= Number(factor)) return `${Number((bits / Number(factor)).toFixed(3))} ${unit}`;
@@ -132,14 +132,14 @@ export function lastTime(text, now) {
  * @param {number} seconds @param {number} now both since the epoch @param {string} zone
  * @returns {string} 18:00 (Europe/Athens); in UTC if the browser does not know the zone
  */
-export function hour(seconds, now, zone) {
-  let clock;
+export function timeInZone(seconds, now, zone) {
+  let formatter;
   try {
     // Swedish dates are in ISO 8601 format.
-    clock = new Intl.DateTimeFormat("sv-SE", {timeZone: zone, dateStyle: "short", timeStyle: "short"});
+    formatter = new Intl.DateTimeFormat("sv-SE", {timeZone: zone, dateStyle: "short", timeStyle: "short"});
   } catch {
-    return hour(seconds, now, "UTC");
+    return timeInZone(seconds, now, "UTC");
   }
-  const [day, time] = clock.format(seconds * 1000).split(" ");
-  return `${day === clock.format(now * 1000).split(" ")[0] ? "" : `${day} `}${time} (${zone})`;
+  const [day, time] = formatter.format(seconds * 1000).split(" ");
+  return `${day === formatter.format(now * 1000).split(" ")[0] ? "" : `${day} `}${time} (${zone})`;
 }

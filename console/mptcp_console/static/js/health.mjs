@@ -57,12 +57,12 @@ function bpfText(works) {
 export function reactionText(times) {
   if (!times) return "–";
   if (times.total === 0) return "none yet";
-  return `half ${within(times, 0.5)}, 95 % ${within(times, 0.95)} (of ${times.total.toLocaleString("en")})`;
+  return `half ${bucketText(times, 0.5)}, 95 % ${bucketText(times, 0.95)} (of ${times.total.toLocaleString("en")})`;
 }
 
-/** @param {Histogram} times @param {number} share a quantile @returns {string} its bucket */
-function within({le, count, total}, share) {
-  const index = count.findIndex(each => each >= share * total);
+/** @param {Histogram} times @param {number} quantile @returns {string} its bucket */
+function bucketText({le, count, total}, quantile) {
+  const index = count.findIndex(each => each >= quantile * total);
   return index < 0 ? `over ${seconds(Number(le.at(-1)))}` : `within ${seconds(le[index])}`;
 }
 

@@ -124,8 +124,8 @@ function showSnapshot(snapshot) {
   if (snapshot.more_events && shownView === "events") events.load();
   else events.push(snapshot.events);
   byId("logout").hidden = !snapshot.login;
-  const known = snapshot.now ?? snapshot.last;
-  if (known !== null) fillFilters(known);
+  const newest = snapshot.now ?? snapshot.last;
+  if (newest !== null) fillFilters(newest);
   if (snapshot.now !== null) {
     byId("dry-run").hidden = !snapshot.now.dry_run;
     connections.dryRun = snapshot.now.dry_run;

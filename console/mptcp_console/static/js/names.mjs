@@ -12,7 +12,7 @@ export function setNames(byAddress) {
 }
 
 /**
- * Returns a line or an address, with the name after each address.
+ * Returns *text* with the name after each address that has one.
  * @param {string} text @returns {string} 10.77.1.2:40000 (phone)
  */
 export function withNames(text) {

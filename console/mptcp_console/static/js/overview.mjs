@@ -7,9 +7,9 @@ import {showBudgets} from "./budgets.mjs";
 import {Chart} from "./chart.mjs";
 import {colourNumber, assignColours} from "./colours.mjs";
 import {byId, facts, fill, updateChildren, make, setText} from "./dom.mjs";
-import {clock, counted, hour, lastTime, rate, size} from "./format.mjs";
+import {clock, counted, timeInZone, lastTime, rate, size} from "./format.mjs";
 import {mergeNewest, show} from "./event_lists.mjs";
-import {NEARBY_SECONDS, eventsNote, noEvents, noRates} from "./selected_time.mjs";
+import {NEARBY_SECONDS, eventsNote, noEventsText, noRatesText} from "./selected_time.mjs";
 import {Series, pathName} from "./series.mjs";
 import {now} from "./server_time.mjs";
 import {eventsBetween} from "./view.mjs";
@@ -70,7 +70,7 @@ export class OverviewPage {
       if (time !== null) this.#goTo(time);
     });
     byId("to-now").addEventListener("click", () => {
-      this.#release();
+      this.#returnToNow();
       this.#graph.focus();
     });
     byId("as-table").addEventListener("toggle", () => this.#drawTable());
@@ -159,10 +159,7 @@ export class OverviewPage {
   /** @param {number} span */
   async #show(span) {
     const step = span > FINE_SECONDS ? 10 : 1;
-    if (this.#series.step !== step) {
-      this.#series = new Series(span, step);
-      await this.load();
-    } else if (this.#series.span !== span) {
+    if (this.#series.step !== step || this.#series.span !== span) {
       this.#series = new Series(span, step);
       await this.load();
     }
@@ -243,17 +240,17 @@ export class OverviewPage {
    * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], emptyText: string}} *emptyText*: shown without paths
    */
   #numbersAt(time) {
-    const pathsIn = (/** @type {Series} */ series) => series.covers(time) ? series.at(series.indexOf(time), this.#direction) : null;
+    const pathsIn = (/** @type {Series} */ series) => series.covers(time) ? series.stateAt(series.indexOf(time), this.#direction) : null;
     const paths = pathsIn(this.#series);
-    if (paths !== null) return {paths, emptyText: noRates(this.#since ?? this.#series.times[0], time)};
+    if (paths !== null) return {paths, emptyText: noRatesText(this.#since ?? this.#series.times[0], time)};
     if (this.#stored?.time !== time) this.#loadNumbers(time);
     const stored = this.#stored;
     if (stored === null || stored.state === "requested") return {paths: [], emptyText: "Loading …"};
     if (stored.state === "failed") return {paths: [], emptyText: `Not available: ${stored.why}.`};
-    return {paths: pathsIn(stored.series) ?? [], emptyText: noRates(stored.since, time)};
+    return {paths: pathsIn(stored.series) ?? [], emptyText: noRatesText(stored.since, time)};
   }
 
-  #release() {
+  #returnToNow() {
     clearTimeout(this.#requestTimer);
     this.#selected = null;
     this.#stored = null;
@@ -272,7 +269,7 @@ export class OverviewPage {
       PageUp: from + 30 * step, PageDown: from - 30 * step, Home: first, End: last,
     };
     if (event.key === "Escape") {
-      this.#release();
+      this.#returnToNow();
     } else if (event.key in moves) {
       this.#select(Math.min(last, Math.max(first, moves[/** @type {keyof typeof moves} */ (event.key)])));
     } else {
@@ -286,7 +283,7 @@ export class OverviewPage {
     const isNow = this.#selected === null && this.#hovered === null;
     const time = this.#selected ?? (this.#hovered !== null ? times[this.#hovered] : this.#now?.time ?? times.at(-1)) ?? 0;
     const {paths, emptyText} = this.#selected !== null ? this.#numbersAt(this.#selected)
-      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#hovered), this.#direction), emptyText: "No data yet."};
+      : {paths: isNow ? this.#current() : this.#series.stateAt(Number(this.#hovered), this.#direction), emptyText: "No data yet."};
     const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
     const note = byId("tiles-note");
     note.hidden = !this.#isStale || this.#now === null;
@@ -313,8 +310,8 @@ export class OverviewPage {
 
   /** @returns {import("./series.mjs").AtTime[]} the stream's last values; before the first, the history's */
   #current() {
-    return this.#now !== null ? this.#series.now(this.#now, this.#direction)
-      : this.#series.at(this.#series.times.length - 1, this.#direction);
+    return this.#now !== null ? this.#series.currentState(this.#now, this.#direction)
+      : this.#series.stateAt(this.#series.times.length - 1, this.#direction);
   }
 
   /** Show the latest events, or those around the selected time. */
@@ -329,7 +326,7 @@ export class OverviewPage {
     if (selected !== null) link.href = eventsBetween(selected - NEARBY_SECONDS, selected + NEARBY_SECONDS);
     const events = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
     const emptyText = this.#since === null ? "No data yet." : "No events yet.";
-    show(byId("nearby"), selected === null ? this.#latest : events, now(), selected === null ? emptyText : noEvents(nearby, selected));
+    show(byId("nearby"), selected === null ? this.#latest : events, now(), selected === null ? emptyText : noEventsText(nearby, selected));
   }
 
   #drawLegend() {
@@ -359,7 +356,7 @@ export class OverviewPage {
     const rows = times.filter(time => time % interval === 0).reverse();
     updateChildren(table.tBodies[0], rows, String,
       time => make("tr", {}, make("th", {scope: "row"}, clock(time)), ...lines.map(() => make("td", {class: "number"}))),
-      (row, time) => fill(row, this.#series.at(this.#series.indexOf(time), this.#direction).map(each =>
+      (row, time) => fill(row, this.#series.stateAt(this.#series.indexOf(time), this.#direction).map(each =>
         `${each.rate === null ? "unknown" : rate(each.rate)}${each.caps.map(cap => `, cap ${capText(cap)}`).join("")}`)));
   }
 
@@ -403,8 +400,8 @@ function drawVolumes({volumes: {day, month}, time}, zone) {
     each => make("tr", {}, make("th", {scope: "row"}, pathLabel(each.path)), ...["", " wide", "", " wide"].map(
       suffix => make("td", {class: `number${suffix}`}))),
     (row, each) => {
-      const now = today.get(each.path);
-      fill(row, [size(now?.down ?? 0), size(now?.up ?? 0), size(each.down), size(each.up)]);
+      const todays = today.get(each.path);
+      fill(row, [size(todays?.down ?? 0), size(todays?.up ?? 0), size(each.down), size(each.up)]);
     });
   body.querySelector(":scope > .empty")?.remove();
   if (month.paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "5"}, "No path has carried data yet.")));
@@ -417,10 +414,10 @@ function drawVolumes({volumes: {day, month}, time}, zone) {
  */
 export function sinceText(day, month, now, zone) {
   if (day.since === month.since && day.since > day.begin + 1) {
-    return `Counted from ${hour(day.since, now, zone)}; earlier bytes are unknown.`;
+    return `Counted from ${timeInZone(day.since, now, zone)}; earlier bytes are unknown.`;
   }
   const text = (/** @type {string} */ name, /** @type {import("./types.mjs").Volume} */ {begin, since}) =>
-    since > begin + 1 ? `${name}: counted from ${hour(since, now, zone)}; earlier bytes are unknown.` : "";
+    since > begin + 1 ? `${name}: counted from ${timeInZone(since, now, zone)}; earlier bytes are unknown.` : "";
   const parts = [text("Today", day), text("This month", month)].filter(each => each !== "");
   return parts.length === 0 ? `Day and month in the time zone ${zone}.` : parts.join(" ");
 }

@@ -13,7 +13,7 @@ export class HealthPage {
   #visible = false;
   #state = "";
   /** Why Squid does not answer; empty if it does, null before the first request. */
-  #squid = /** @type {string|null} */ (null);
+  #squidProblem = /** @type {string|null} */ (null);
   #poller = new Poller(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   /** @param {boolean} visible */
@@ -29,20 +29,20 @@ export class HealthPage {
   }
 
   #draw() {
-    const proxy = this.#squid === null ? "Loading …" : this.#squid === "" ? "Squid answers." : this.#squid;
+    const proxy = this.#squidProblem === null ? "Loading …" : this.#squidProblem === "" ? "Squid answers." : this.#squidProblem;
     facts(byId("health-summary"), [["Proxy", proxy], ["Throttler", this.#state]]);
   }
 
   async #load() {
-    await Promise.all([this.#proxy(), this.#throttler()]);
+    await Promise.all([this.#loadProxy(), this.#loadThrottler()]);
   }
 
-  async #proxy() {
+  async #loadProxy() {
     const message = byId("proxy-message");
     try {
       const answer = await get("proxy");
       setText(message, "");
-      this.#squid = answer.squid.problem === null ? ""
+      this.#squidProblem = answer.squid.problem === null ? ""
         : `Squid does not answer at ${answer.squid.address}: ${answer.squid.problem}. If it listens elsewhere, set squid in console.yaml.`;
       this.#draw();
       facts(byId("proxy-health"), proxyFacts(answer));
@@ -51,7 +51,7 @@ export class HealthPage {
     }
   }
 
-  async #throttler() {
+  async #loadThrottler() {
     const message = byId("health-message");
     try {
       const answer = await get("policy");

@@ -17,7 +17,7 @@ export const NEARBY_SECONDS = 15;
  * Returns the text to show instead of events if there are none.
  * @param {Nearby} nearby @param {number} time @returns {string}
  */
-export function noEvents(nearby, time) {
+export function noEventsText(nearby, time) {
   if (nearby.state === "requested") return "Loading …";
   if (nearby.state === "failed") return `The events of that time are not available: ${nearby.why}.`;
   const {since} = nearby.answer;
@@ -56,7 +56,7 @@ function countsText({since, from, to, kinds}) {
  * Returns the text to show instead of rates if none is known for a time.
  * @param {number|null|undefined} since time of the first stored value; null without values @param {number} time
  */
-export function noRates(since, time) {
+export function noRatesText(since, time) {
   if (since === null || since === undefined) return "No data yet.";
   if (time < since) return `No data for this time: the console's data begin at ${clock(since)}.`;
   return "No rate is known for this time: the throttler did not answer then, or had just started.";

@@ -2,7 +2,7 @@
 /**
  * Sentences for the screen reader, the throttler's state, and caps. Pure.
  */
-import {cap, clock, counted, hour, moment, rate} from "./format.mjs";
+import {clock, configuredRate, counted, timeInZone, moment, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
@@ -12,7 +12,7 @@ const SHARE_SUFFIXES = {path: "", client: " per client", connection: " per conne
 /** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
   const range = `${rangeText(each.lowest, each.cap)}${SHARE_SUFFIXES[/** @type {keyof typeof SHARE_SUFFIXES} */ (each.share)] ?? ""}`;
-  const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
+  const all = each.total > each.cap ? `, ${configuredRate(each.total)} in all` : "";
   return `${range}${guaranteedText(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
 
@@ -21,7 +21,7 @@ export function capText(each) {
  * @param {import("./series.mjs").Cap} each @returns {string[]}
  */
 export function capLabels(each) {
-  return [`cap ${capText(each)}`, `cap ${rangeText(each.lowest, each.cap)}`, cap(each.total)];
+  return [`cap ${capText(each)}`, `cap ${rangeText(each.lowest, each.cap)}`, configuredRate(each.total)];
 }
 
 /**
@@ -30,7 +30,7 @@ export function capLabels(each) {
  */
 export function rangeText(lowest, highest) {
   return lowest !== null && lowest !== undefined && highest !== null && lowest < highest
-    ? `${cap(lowest)} to ${cap(highest)}` : cap(highest);
+    ? `${configuredRate(lowest)} to ${configuredRate(highest)}` : configuredRate(highest);
 }
 
 /**
@@ -38,7 +38,7 @@ export function rangeText(lowest, highest) {
  * @param {number|null} rate @param {number|null} ceil
  */
 export function guaranteedText(rate, ceil) {
-  return rate !== null && ceil !== null && rate < ceil ? `, ${cap(rate)} of it guaranteed` : "";
+  return rate !== null && ceil !== null && rate < ceil ? `, ${configuredRate(rate)} of it guaranteed` : "";
 }
 
 /**
@@ -155,7 +155,7 @@ export function announcement(events) {
  */
 export function triedText({matched, failed, until}, now, zone) {
   if (!matched) return failed ?? "does not match";
-  return ["matches", failed, until === null ? null : `until ${hour(until, now, zone)}`].filter(each => each !== null).join("; ");
+  return ["matches", failed, until === null ? null : `until ${timeInZone(until, now, zone)}`].filter(each => each !== null).join("; ");
 }
 
 /**
@@ -167,7 +167,7 @@ export function totalBytes({bytes_sent, bytes_received}) {
 }
 
 /**
- * Returns the caps of a subflow.
+ * Returns the caps of a subflow as text, and the kind of the badge that shows them.
  * @param {import("./types.mjs").Subflow} subflow @param {boolean} dryRun whether the policy caps nothing
  * @returns {{text: string, kind: string}}
  */
@@ -176,7 +176,7 @@ export function verdict(subflow, dryRun = false) {
   const parts = [];
   const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ suffix) => {
     if (each === null || each.ceil === null) return;
-    parts.push(`${cap(each.ceil)}${suffix}${guaranteedText(each.rate, each.ceil)}${each.landing ? ", starting" : ""}`);
+    parts.push(`${configuredRate(each.ceil)}${suffix}${guaranteedText(each.rate, each.ceil)}${each.landing ? ", starting" : ""}`);
   };
   add(subflow, "");
   add(subflow.upload, " up");

@@ -120,7 +120,7 @@ export class Series {
     return found.sort((a, b) => pathName(a.path).localeCompare(pathName(b.path)));
   }
 
-  /** @param {string} direction @returns {CapLine[]} the highest ceil of each rule */
+  /** @param {string} direction @returns {CapLine[]} the total ceil of each rule on each path */
   caps(direction) {
     const found = [...this.rules].filter(([, each]) => each.direction === direction).map(([key, each]) => ({
       key, rule: each.rule, path: each.path, latest: each.caps.at(-1) ?? null,
@@ -142,7 +142,7 @@ export class Series {
   }
 
   /** @param {number} index @param {string} direction @returns {AtTime[]} the paths' rates and caps at that index */
-  at(index, direction) {
+  stateAt(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
       .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
       .filter(/** @type {(cap: Cap|null) => cap is Cap} */ (cap => cap !== null));
@@ -155,7 +155,7 @@ export class Series {
    * Returns the current rates and caps of the shown paths. The series' last value may be a mean of ten seconds.
    * @param {Overview} overview @param {string} direction @returns {AtTime[]}
    */
-  now(overview, direction) {
+  currentState(overview, direction) {
     const rates = new Map(overview.paths.filter(each => each.direction === direction).map(each => [each.path, each.rate]));
     const paths = new Set([...this.lines(direction).map(each => each.path), ...rates.keys()]);
     const rules = overview.rules.filter(each => each.direction === direction);

@@ -156,8 +156,8 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
     return replace_transport_checksum(packet, checksum, ports_before, ports, BPF_F_MARK_MANGLED_0 | 4);
 }
 
-/* The packet that needs a path. */
-struct load {
+/* The packet that needs a path. A light packet is small, or marked as expedited. */
+struct outgoing {
     struct __sk_buff *packet;
     __u32 bytes;
     __u32 light;
@@ -169,7 +169,7 @@ struct load {
  * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead gets at most
  * its share when it is alive again. A copy avoids the path in cb[1]. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
-                                                          const struct load *load)
+                                                          const struct outgoing *outgoing)
 {
     __u64 time = now_ns(), now = tunnel->mode == MODE_WEIGHTS ? state->clock : time;
     __u64 min_cost = ~0ULL, chosen_done = 0;
@@ -177,7 +177,7 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
 
     /* The chosen path is in cb[0], because the verifier would check the rest of the program for each value of a local
      * variable. */
-    load->packet->cb[0] = MAX_PATHS;
+    outgoing->packet->cb[0] = MAX_PATHS;
     for (__u32 each = 0; each < MAX_PATHS; each++) {
         const struct path *path = &tunnel->paths[each];
         __u64 start, done, cost;
@@ -185,11 +185,11 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         if (each >= tunnel->count)
             break;
         /* Without the daemon, every path counts as alive. */
-        if (!path->interface || load->packet->cb[1] == (COPY | each) ||
+        if (!path->interface || outgoing->packet->cb[1] == (COPY | each) ||
             (!path->alive && time - tunnel->updated < SILENT))
             continue;
         start = state->paths[each].next_free > now ? state->paths[each].next_free : now;
-        done = start + (load->bytes * path->byte_time >> BYTE_TIME_SHIFT);
+        done = start + (outgoing->bytes * path->byte_time >> BYTE_TIME_SHIFT);
         if (tunnel->mode == MODE_ONE) {
             cost = each;
         } else if (tunnel->mode == MODE_WEIGHTS) {
@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
             __u64 measured_end = tunnel->updated + path->measured_queue;
             __u64 begin = start > measured_end ? start : measured_end;
 
-            if (load->light)
+            if (outgoing->light)
                 cost = begin + path->delay;
             else
                 cost = begin + (done - start) + (path->delay < tunnel->spill ? path->delay : tunnel->spill);
@@ -210,12 +210,12 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         if (cost < min_cost) {
             min_cost = cost;
             chosen_done = done;
-            load->packet->cb[0] = each;
+            outgoing->packet->cb[0] = each;
         }
     }
-    chosen = load->packet->cb[0];
+    chosen = outgoing->packet->cb[0];
     if (chosen < MAX_PATHS) {
-        if (tunnel->max_queue && !load->light && chosen_done > now + tunnel->max_queue &&
+        if (tunnel->max_queue && !outgoing->light && chosen_done > now + tunnel->max_queue &&
             time - tunnel->updated < SILENT)
             return MAX_PATHS;
         state->paths[chosen].next_free = chosen_done;
@@ -232,7 +232,7 @@ int mptcp_split(struct __sk_buff *packet)
     struct redirection next;
     struct tunnel *tunnel;
     struct state *state;
-    struct load load;
+    struct outgoing outgoing;
     struct path *path;
     __u32 *number, chosen;
     __u64 sequence;
@@ -250,13 +250,13 @@ int mptcp_split(struct __sk_buff *packet)
     state = map_lookup(&states, number);
     if (!tunnel || !state)
         return TC_ACT_SHOT;
-    load.packet = packet;
-    load.bytes = packet->len;
-    load.light = packet->len < LIGHT || (headers.service & 0xfc) == EXPEDITED;
-    chosen = choose(tunnel, state, &load);
+    outgoing.packet = packet;
+    outgoing.bytes = packet->len;
+    outgoing.light = packet->len < LIGHT || (headers.service & 0xfc) == EXPEDITED;
+    chosen = choose(tunnel, state, &outgoing);
     if (chosen >= MAX_PATHS)
         return TC_ACT_SHOT;
-    if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MAX_PATHS - 1)) != COPY) {
+    if (outgoing.light && tunnel->duplicate && (packet->cb[1] & ~(MAX_PATHS - 1)) != COPY) {
         /* The copy passes through this program again; cb[1] contains the path that it must avoid. */
         packet->cb[1] = COPY | chosen;
         redirect_clone(packet, settings.device, 0);
@@ -264,7 +264,7 @@ int mptcp_split(struct __sk_buff *packet)
     }
     path = &tunnel->paths[chosen];
     sequence = UNORDERED;
-    if (!load.light) {
+    if (!outgoing.light) {
         /* Two processors may use the same number; the resequencer then treats one packet as late. */
         sequence = ++state->sequence & 0xffff;
         if (sequence == UNORDERED)
@@ -284,27 +284,27 @@ int mptcp_split(struct __sk_buff *packet)
 static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, struct headers *headers)
 {
     struct ethhdr ethernet = {.h_proto = packet->protocol};
-    struct path_key *place;
+    struct path_key *key;
     struct tunnel *tunnel;
     struct state *state;
     __u32 chosen, port;
 
     if (!read_headers(packet, headers))
         return TC_ACT_OK;
-    place = map_lookup(&outside, &headers->ends);
+    key = map_lookup(&outside, &headers->ends);
     port = NETWORK16(headers->ends.local.port);
     __asm__("" : "+r"(port)); /* the verifier does not see that a swapped number has only 16 bits */
     port &= 0xffff;
-    if (headers->first == MAGIC && (place || settings.ports[port / 8] >> port % 8 & 1))
+    if (headers->first == MAGIC && (key || settings.ports[port / 8] >> port % 8 & 1))
         return TC_ACT_SHOT; /* a probe or an answer: the daemon's packet socket already has its copy */
-    if (!place)
+    if (!key)
         return TC_ACT_OK;
-    chosen = place->path;
+    chosen = key->path;
     __asm__("" : "+r"(chosen)); /* read once: the verifier does not trust a second read */
     if (chosen >= MAX_PATHS)
         return TC_ACT_OK;
-    tunnel = map_lookup(&tunnels, &place->tunnel);
-    state = map_lookup(&states, &place->tunnel);
+    tunnel = map_lookup(&tunnels, &key->tunnel);
+    state = map_lookup(&states, &key->tunnel);
     if (!tunnel || !state)
         return TC_ACT_OK;
     if (!tunnel->updated)

@@ -77,8 +77,8 @@ struct path {
 
 struct tunnel {
     struct ends inside;
-    __u64 spill;     /* ns; MODE_SPILL: the part of a path's delay that counts, at most; MODE_ORDER: maximum virtual
-                      * queue of a path before the next path is used */
+    __u64 spill;     /* ns; MODE_SPILL: at most this much of a path's delay counts; MODE_ORDER: if the virtual queue of
+                      * a path is longer, the next path is used */
     __u64 max_queue; /* ns; packets that are not light are dropped if a path's virtual queue is longer; 0: no limit */
     __u64 updated;   /* ns, CLOCK_MONOTONIC: when the daemon last wrote this structure */
     __u32 mode;      /* enum mode */
