@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opens thousands of slow tunnels (the crowd), each with two subflows, through the real proxy; defines the throttler's
-policies for them; and measures how fast the throttler reacts to joins.
+"""Opens thousands of slow tunnels (the crowd), each with two subflows, through the real proxy, and defines the
+throttler's policies for them.
 
 The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
 endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
@@ -9,29 +9,23 @@ origin. Squid has two workers, because each tunnel takes two descriptors, and ma
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 import struct
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, services
-from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.host import Program
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, accepts, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, wait_until
 from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
-from ..statistics import percentiles
-from .columns import figure, of_cell
 from .devices import POLICY_PATHS
 from .relay_load import build
 
@@ -228,39 +222,3 @@ def start_with(proxy: LiveNode, policy: str) -> Throttler:
     settings = {"listen_ports": [PROXY_PORT, PROBE_PORT], "netfilter": "iptables"}
     file = proxy.write("policy.yaml", policy)
     return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))
-
-
-MAX_P99_MS = 5.0
-"""Aim: greatest 99th percentile of the reaction time, in milliseconds."""
-_JOIN_COUNT = of_cell(lambda cell: cell.count)
-
-
-@dataclass(frozen=True, slots=True)
-class Reactions:
-    """The reactions to many joins: numbers of connections, and delays in milliseconds."""
-
-    joined: int = figure("joined connections", least=_JOIN_COUNT, digits=0)
-    capped: int = figure("joined connections, capped after the join", least=_JOIN_COUNT, digits=0)
-    capped_before: int = figure("joined connections, capped before the join", most=0, digits=0)
-    median: float = figure("median ms")
-    p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
-    greatest: float = figure("greatest ms")
-
-
-def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
-    """Return the reactions to *count* joins of connections to the free *port*. A throttler must be running."""
-    proxy, client = testbed["proxy"], testbed["client"]
-    output, address = testbed.directory / "delays.json", proxy.address("wan0")
-    program = [sys.executable, "-I", "-m", f"{__package__}.join_probe"]
-    probe = proxy.popen([*program, "probe", str(port), str(count), client.address("eth0"), str(output)], name="probe")
-    # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
-    with undone_on_error(probe.kill_tree):
-        # On a busy machine the probe's start takes more than ten seconds.
-        wait_until(lambda: accepts(proxy, address, port), "the probe listens", process=probe, timeout=60)
-        client.run([*program, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
-        if probe.wait(60) != 0:
-            raise TestbedError(f"the probe failed{probe.tail()}")
-    # The delay of a join without a cap is infinity.
-    delays = json.loads(output.read_text())
-    capped, before = sum(0 <= delay < inf for delay in delays), sum(delay < 0 for delay in delays)
-    return Reactions(len(delays), capped, before, *percentiles(delays, (50, 99, 100), default=inf))
