@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from math import fsum, isfinite, isnan
+from math import isfinite, isnan
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from rich.table import Table as RichTable
@@ -24,17 +24,15 @@ _COLUMN = "column"
 
 C = TypeVar("C")
 M = TypeVar("M")
-Statistic = Literal["mean", "median", "least", "most", "sum", "lower bound", "upper bound"]
+Statistic = Literal["mean", "median", "least", "most", "upper bound"]
 STATISTICS: dict[Statistic, Callable[[Sequence[float]], float]] = {
     "mean": fmean,
     "median": median,
     "least": min,
     "most": max,
-    "sum": fsum,
-    "lower bound": lambda values: mean_bounds(values)[0],
     "upper bound": lambda values: mean_bounds(values)[1],
 }
-"""Functions that combine the values of several runs. The bounds are the one-sided 95 % bounds of the mean."""
+"""Functions that combine the values of several runs. The upper bound is the one-sided 95 % bound of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +171,6 @@ class Column(Generic[C, M]):
     most: Bound = None
     judged: Callable[[Row[C, M]], bool] = _always
     """Returns whether a row has the aim."""
-    filled: Callable[[Row[C, M]], bool] = _always
-    """Returns whether a row shows the value."""
     text: Callable[[Row[C, M]], str] | None = None
     """Returns the text for the table, in place of the value."""
 
@@ -200,8 +196,6 @@ class Column(Generic[C, M]):
 
     def shown(self, row: Row[C, M]) -> str:
         """Return the text for the table, in the colour of the verdict; empty without values or if all are NaN."""
-        if not self.filled(row):
-            return ""
         if self.text is not None:
             return coloured(self.text(row), self.verdict(row))
         values = self.values(row)
