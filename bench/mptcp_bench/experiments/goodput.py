@@ -17,7 +17,6 @@ from itertools import product
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of, services
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
-from mptcp_lab.testbed.services import Origin, Proxy
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import download
 
@@ -26,6 +25,7 @@ from .columns import CELL, RUNS, Column, Row, Table, Turn
 from .devices import payload_share
 from .parameters import parameter, whole
 from .scenario import Scenario
+from .setup import ProxySite
 from .two_paths import one_subflow
 
 SETTLE_SECONDS = 5.0
@@ -96,35 +96,25 @@ def _worst_share(row: Row[Cell, Measurement], path: str, expected: float) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One download: its goodput, and the steady rate of each path on the wire. Rates are in bits/s."""
+    """One download: its goodput, and the steady rate of each path on the wire, in bits/s."""
 
     goodput: float
     ethernet: float
     wifi: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bed:
-    """A testbed with origin and proxy."""
-
-    testbed: Testbed
-    origin: Origin
-    proxy: Proxy
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
-
-
 @contextmanager
-def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[ProxySite]:
     """Start the services, with a throttler and conf/policy.yaml if the cells have a policy."""
     with Testbed(TWO_PATHS) as testbed:
         if cells[0].policy:
             services.start_throttler(testbed["proxy"], services.write_throttler_config(testbed["proxy"], POLICY))
-        yield Bed(testbed, services.start_origin(testbed["origin"], FILES), services.start_proxy(testbed["proxy"]))
+        yield ProxySite(
+            testbed, services.start_proxy(testbed["proxy"]), services.start_origin(testbed["origin"], FILES)
+        )
 
 
-def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
+def measure(bed: ProxySite, turn: Turn[Cell]) -> Measurement:
     """Run one download. Raises TestbedError if it did not use the protocol that *turn* requires."""
     cell, lab = turn.cell, lab_of(bed.testbed)
     url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)

@@ -20,13 +20,14 @@ from mptcp_lab.emulation.model import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, S
 from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.build import lab_of
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
+from mptcp_lab.testbed.services import Throttler, wait_until
 from mptcp_lab.testbed.transfer import observe
 
 from .columns import Column, Row, Table, Turn
 from .devices import POLICY_PATHS
 from .parameters import parameter, words
 from .scenario import Scenario
+from .setup import ProxySite
 
 RATE = 20_000_000
 """Rate of each direction in bits/s."""
@@ -120,16 +121,10 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Bed:
+class Bed(ProxySite):
     """A testbed with all services and with a middlebox on each path, which at first changes no packets."""
 
-    testbed: Testbed
     throttler: Throttler
-    proxy: Proxy
-    origin: Origin
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
 
 
 @contextmanager
@@ -140,7 +135,7 @@ def middlebox_bed(chosen: Settings, behaviours: Sequence[str], seed: int) -> Ite
         host = testbed["proxy"]
         config = services.write_throttler_config(host, host.write("policy.yaml", POLICY))
         throttler, proxy = services.start_throttler(host, config), services.start_proxy(host)
-        yield Bed(testbed, throttler, proxy, services.start_origin(testbed["origin"], {"file": FILE_BYTES}))
+        yield Bed(testbed, proxy, services.start_origin(testbed["origin"], {"file": FILE_BYTES}), throttler)
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
