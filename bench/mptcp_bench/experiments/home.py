@@ -7,9 +7,10 @@ real Squid, and the origin is a real Apache.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mptcp_lab.agent.processors import tree_seconds
@@ -55,16 +56,6 @@ class Greeting(socketserver.BaseRequestHandler):
 socketserver.ThreadingTCPServer.allow_reuse_address = True
 socketserver.ThreadingTCPServer(("", 25), Greeting).serve_forever()
 """
-GREETING_CLIENT = f"""
-import socket, statistics, time
-took = []
-for _ in range(3):
-    start = time.monotonic()
-    with socket.create_connection(("{SITE}", 25), 30) as connection:
-        assert connection.recv(100).startswith(b"220")
-    took.append(time.monotonic() - start)
-print(statistics.median(took))
-"""
 WAYS = ("nat", "forwarder", "squid")
 """How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
 by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
@@ -75,8 +66,6 @@ MAX_ADDED_MS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that ``--set`` chooses."""
-
     part: tuple[str, ...] = choices("parts to measure", PARTS, quick="goodput,banner")
     runs: int = parameter("number of runs", "5", whole(), quick="1")
 
@@ -103,35 +92,33 @@ def measure(site: Site, turn: Turn[str]) -> Values:
 def verdicts(results: Results[str, Values]) -> Iterator[Aim]:
     """Yield the aims of each measured part."""
     for part in results.cells:
-        if runs := [run.values for run in results.of(part)]:
-            yield from judge(part, {name: [values[name] for values in runs] for name in runs[0]})
-
-
-def judge(part: str, values: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
-    """Yield the aims of *part*; *values* has the measured values of all runs by name."""
-    medians = {name: median(each) for name, each in values.items()}
-    ours, squid, nat = (medians.get(way, 0.0) for way in ("forwarder", "squid", "nat"))
-    if part == "goodput":
-        both = sum(medians[uplink] for uplink in UPLINKS)
-        yield Aim("goodput of the forwarder / sum of the uplinks", ours / both, least=0.9, most=1.05)
-        yield Aim("goodput of Squid / sum of the uplinks", squid / both)
-    elif part in ("first byte", "banner"):
-        name = "first byte of HTTPS" if part == "first byte" else "greeting of a server that speaks first"
-        yield Aim(f"{name}: added by the forwarder", ours - nat, " ms", most=MAX_ADDED_MS)
-        yield Aim(f"{name}: added by Squid", squid - nat, " ms")
-    elif part == "outage":
-        yield Aim("first uplink silent: pause of a running download", max(values["pause"]), " s", most=3.0)
-        yield Aim("first uplink silent: first new request", max(values["request"]), " s", most=4.0)
-        yield Aim("first uplink silent: longest later request", max(values["later"]), " s", most=0.5)
-        yield Aim("first uplink restored: download uses it after", max(values["back"]), " s", most=10.0)
-    elif part == "crowd":
-        crowd = f"{DEVICES} devices at once"
-        yield Aim(f"{crowd}: answered requests", min(values["answered"]), least=DEVICES, most=DEVICES)
-        yield Aim(f"{crowd}: connections that bypassed the parent", max(values["direct"]), most=0)
-        yield Aim(f"{crowd}: last answer after", medians["seconds"], " s")
-    else:
-        yield Aim("processor time per GB, forwarder / Squid", ours / squid, most=1.2)
-        yield Aim("processor time per GB, forwarder", ours, " s")
+        runs = [run.values for run in results.of(part)]
+        if not runs:
+            continue
+        values = {name: [run[name] for run in runs] for name in runs[0]}
+        medians = {name: median(each) for name, each in values.items()}
+        ours, squid, nat = (medians.get(way, 0.0) for way in ("forwarder", "squid", "nat"))
+        if part == "goodput":
+            both = sum(medians[uplink] for uplink in UPLINKS)
+            yield Aim("goodput of the forwarder / sum of the uplinks", ours / both, least=0.9, most=1.05)
+            yield Aim("goodput of Squid / sum of the uplinks", squid / both)
+        elif part in ("first byte", "banner"):
+            name = "first byte of HTTPS" if part == "first byte" else "greeting of a server that speaks first"
+            yield Aim(f"{name}: added by the forwarder", ours - nat, " ms", most=MAX_ADDED_MS)
+            yield Aim(f"{name}: added by Squid", squid - nat, " ms")
+        elif part == "outage":
+            yield Aim("first uplink silent: pause of a running download", max(values["pause"]), " s", most=3.0)
+            yield Aim("first uplink silent: first new request", max(values["request"]), " s", most=4.0)
+            yield Aim("first uplink silent: longest later request", max(values["later"]), " s", most=0.5)
+            yield Aim("first uplink restored: download uses it after", max(values["back"]), " s", most=10.0)
+        elif part == "crowd":
+            crowd = f"{DEVICES} devices at once"
+            yield Aim(f"{crowd}: answered requests", min(values["answered"]), least=DEVICES, most=DEVICES)
+            yield Aim(f"{crowd}: connections that bypassed the parent", max(values["direct"]), most=0)
+            yield Aim(f"{crowd}: last answer after", medians["seconds"], " s")
+        else:
+            yield Aim("processor time per GB, forwarder / Squid", ours / squid, most=1.2)
+            yield Aim("processor time per GB, forwarder", ours, " s")
 
 
 class Site:
@@ -188,9 +175,16 @@ class Site:
         )
 
     def banner(self) -> dict[str, float]:
-        """Return, for each way, the milliseconds to the greeting of a server that speaks first."""
-        command = python_command(GREETING_CLIENT)
-        return self._measure_each_way(lambda: 1e3 * float(self._device.run(command, timeout=REQUEST_TIMEOUT).stdout))
+        """Return, for each way, the milliseconds to the greeting of a server that speaks first: the median of 3."""
+
+        def greeting_seconds() -> float:
+            start = time.monotonic()
+            with self._device.entered(), socket.create_connection((SITE, 25), REQUEST_TIMEOUT) as connection:
+                if not connection.recv(100).startswith(b"220"):
+                    raise TestbedError("the server sent another greeting")
+            return time.monotonic() - start
+
+        return self._measure_each_way(lambda: 1e3 * median([greeting_seconds() for _ in range(3)]))
 
     def outage(self) -> dict[str, float]:
         """Return, in seconds, a download's longest pause and durations of requests in an outage, and the recovery."""
@@ -270,11 +264,11 @@ def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
     peer = f"cache_peer {parent} parent 3128 0 no-query no-digest connect-timeout=3"
     config = relay.write("relay.conf", f"{text}{peer}\nrequest_start_timeout 3 seconds\nshutdown_lifetime 0 seconds\n")
     proxy = start_relay(relay, config)
-    with ExitStack() as scope:
-        scope.callback(proxy.process.stop)
-        relay.run(["nft", NFT_RULES.strip().replace("\n", "; ")])
-        scope.callback(relay.run, ["nft", "delete table ip squid"])
-        yield proxy.process
+    try:
+        with relay.changed(["nft", NFT_RULES.strip().replace("\n", "; ")], ["nft", "delete table ip squid"]):
+            yield proxy.process
+    finally:
+        proxy.process.stop()
 
 
 SCENARIO = Scenario(

@@ -43,7 +43,6 @@ from .aims import Aim
 from .claims import FEWEST
 from .columns import Column, Table, Turn
 from .devices import DEVICES
-from .drawing import draw_panels
 from .findings import Picture
 from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
 from .parameters import number, parameter, several, whole, words
@@ -153,7 +152,7 @@ class Curves(Table[Cell, Point]):
                 lines.setdefault((cell.proxy, cell.client, task), {})[cell.at] = measured
         return lines
 
-    def shown(self, results: MimboxResults) -> RichTable:
+    def render(self, results: MimboxResults) -> RichTable:
         lines = self.lines(results)
         sizes = list(dict.fromkeys(at for line in lines.values() for at in line))
         table = new_table(
@@ -233,7 +232,7 @@ def figure(
 
     def pictures(results: MimboxResults) -> list[Picture]:
         drawings = [partial(panel, results) for panel in (curves.draw, *panels)]
-        draw = partial(draw_panels, title=titles[0], subtitle=titles[1], panels=drawings)
+        draw = partial(style.draw_panels, title=titles[0], subtitle=titles[1], panels=drawings)
         return [Picture(name, draw)] if results.runs else []
 
     return Scenario(

@@ -220,7 +220,7 @@ class Scenario(Generic[S, C, B, M]):
         # Claims are printed with their own words.
         others = [aim for aim, is_shown in judged if not (is_shown or aim.said)]
         return Findings(
-            tuple(table for each in self.tables if (table := each.shown(results)) is not None),
+            tuple(table for each in self.tables if (table := each.render(results)) is not None),
             {"runs": [run.record() for run in results.runs]},
             pictures=tuple(self.pictures(results)),
             aims=tuple(aim for aim, _ in judged),
@@ -239,7 +239,7 @@ class Scenario(Generic[S, C, B, M]):
         """Yield each aim, and whether a table shows it."""
         for row in results.rows():
             if row.planned and row.part == self.parts(row.cell)[0]:
-                yield self._named(replace(row, part=""), Aim("runs", row.made, least=row.planned)), True
+                yield self._named(replace(row, part=""), Aim("runs", row.completed, least=row.planned)), True
             for table in self.tables:
                 for column in table.columns if table.of(row) else ():
                     if (aim := column.verdict(row)) is not None:
