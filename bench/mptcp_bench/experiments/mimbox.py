@@ -36,8 +36,7 @@ from ..statistics import fmean, median
 from ..wire.capture import captured
 from ..wire.packets import ACK, SYN, Packet
 from ..wire.streams import Leg, follow, forwarded_packets
-from ..wire.workload import Workload, send
-from ..wire.workload import measure as measure_exchanges
+from ..wire.workload import Workload, measure, send
 from . import mimbox_judging as judging
 from .aims import Aim
 from .claims import FEWEST
@@ -51,12 +50,12 @@ from .relay_bed import LARGE, MULTIPATH_PORT, WARM_UP_SECONDS, Bed
 from .relay_judging import DIRECT, LIMIT, OURS, Cell, spread
 from .relay_load import buffers, latencies, user_memory
 from .scenario import Scenario
-from .tables import mean, new_table
+from .tables import new_table
 from .two_paths import slow_origin
 
 NEEDS = ("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
 END_SECONDS = 1.0
-"""Time in which the last data of a transfer reach the client."""
+"""Seconds in which the last data of a transfer reach the client."""
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def mimbox_bed(
         yield Bed.on(testbed, seconds, files)
 
 
-def measure(
+def measure_cell(
     bed: Bed,
     cell: Cell,
     file: str = LARGE,
@@ -91,7 +90,7 @@ def measure(
     client = bed.testbed["client"]
 
     def measure_task(task: str) -> Point:
-        user, kernel = user_memory(process.pid) if memory and process else 0, 0
+        user, kernel = (user_memory(process.pid) if memory and process else 0), 0
         with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, check):
             # With *close*, wait until there are as many answers as connections, so that some have been reopened.
             answers = connections if close else 0
@@ -111,8 +110,8 @@ def measure(
         return Point(
             goodput=(load_after.octets - load_before.octets) * 8 / seconds,
             failures=load_after.failures,
-            second=received[1] / max(1, sum(received)),
-            spread=latencies(load_after.latency, PERCENTS) if close else (),
+            second_path_share=received[1] / max(1, sum(received)),
+            completion_times=latencies(load_after.latency, PERCENTS) if close else (),
             user=max(0, user) / connections,
             kernel=kernel / connections,
         )
@@ -128,8 +127,10 @@ def lacking(cell: Cell) -> str | None:
     return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
 
-COLORS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,
-          "squid": style.FOURTH}  # fmt: skip
+COLORS = {
+    "direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,
+    "squid": style.FOURTH,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,7 @@ class Curves(Table[Cell, Point]):
     """A figure of the paper: values over the varied parameter, with a line for each proxy, kind of client and task."""
 
     varied: str = ""
+    """Name of the parameter, which is also an option. Its unit is bytes."""
     unit: str = "Mbit/s"
     scale: str = "log"
     """Scale of the vertical axis."""
@@ -153,13 +155,11 @@ class Curves(Table[Cell, Point]):
         return lines
 
     def render(self, results: MimboxResults) -> RichTable:
-        lines = self.lines(results)
-        sizes = list(dict.fromkeys(at for line in lines.values() for at in line))
-        table = new_table(
-            self.title, ("proxy", "client", "task", *(f"{at:,}" for at in sizes)), ("proxy", "client", "task")
-        )
+        labels, lines = ("proxy", "client", "task"), self.lines(results)
+        values = list(dict.fromkeys(at for line in lines.values() for at in line))
+        table = new_table(self.title, (*labels, *(f"{at:,}" for at in values)), labels)
         for names, line in lines.items():
-            table.add_row(*names, *(spread(line.get(at, []), 1) for at in sizes))
+            table.add_row(*names, *(spread(line.get(at, []), 1) for at in values))
         return table
 
     def draw(self, results: MimboxResults, axes: Any) -> None:
@@ -167,27 +167,24 @@ class Curves(Table[Cell, Point]):
         lines = self.lines(results)
         for (proxy, client, task), line in lines.items():
             if medians := {at: median(measured) for at, measured in line.items() if measured}:
-                label = _label(proxy, client) + (f", {task}" if proxy == OURS else "")
-                dotted = {"linestyle": style.DOTTED} if (proxy, task) == (OURS, "get") else {}
-                line_format = _line_format(proxy, client) | dotted
-                axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, label=label, **line_format)
+                line_format = _line_format(proxy, client, task)
+                axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, **line_format)
         axes.set_xscale("log")
         axes.set_yscale(self.scale)
         style.dress(axes, f"{self.varied}, bytes", self.unit)
-        sizes = list(dict.fromkeys(at for line in lines.values() for at in line))
-        axes.set_xticks(sizes, [f"{at:,}" for at in sizes], minor=False)
+        values = list(dict.fromkeys(at for line in lines.values() for at in line))
+        axes.set_xticks(values, [f"{at:,}" for at in values], minor=False)
         axes.minorticks_off()
 
 
-def _label(proxy: str, client: str) -> str:
-    return f"{'no proxy' if proxy == DIRECT else proxy}, {client}"
+def _line_format(proxy: str, client: str, task: str = "") -> dict[str, Any]:
+    """Return label, colour and style of a line. Only our proxy has several tasks, which its labels name."""
+    label = ", ".join(filter(None, ("no proxy" if proxy == DIRECT else proxy, client, task if proxy == OURS else "")))
+    dashes = style.DASHED if client == "tcp" else style.DOTTED if (proxy, task) == (OURS, "get") else "-"
+    return {"label": label, "color": COLORS[proxy], "linestyle": dashes}
 
 
-def _line_format(proxy: str, client: str) -> dict[str, Any]:
-    return {"color": COLORS[proxy], "linestyle": style.DASHED if client == "tcp" else "-"}
-
-
-def figure(
+def paper_figure(
     name: str,
     titles: tuple[str, str],
     curves: Curves,
@@ -210,20 +207,12 @@ def figure(
     """
     proxies = tuple(dict.fromkeys(cell.proxy for cell in compared if cell.proxy != DIRECT))
     meaning, usual, quick = varied
-    Settings = make_dataclass(
-        "Settings",
-        [
-            (curves.varied, Any, parameter(meaning, usual, several(whole()), quick=quick)),
-            ("proxies", Any, parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies))),
-            ("runs", int, parameter("number of rounds", str(FEWEST), whole(), quick="1")),
-            (
-                "seconds",
-                float,
-                parameter("length of each measurement, seconds", seconds[0], number(), quick=seconds[1]),
-            ),
-        ],
-        frozen=True,
-    )
+    options = {
+        curves.varied: parameter(meaning, usual, several(whole()), quick=quick),
+        "proxies": parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies)),
+        "runs": parameter("number of rounds", str(FEWEST), whole(), quick="1"),
+        "seconds": parameter("length of each measurement, seconds", seconds[0], number(), quick=seconds[1]),
+    }
 
     def cells(chosen: Any) -> list[Cell]:
         varied = sorted(getattr(chosen, curves.varied))
@@ -236,7 +225,7 @@ def figure(
         return [Picture(name, draw)] if results.runs else []
 
     return Scenario(
-        settings=Settings,
+        settings=make_dataclass("Settings", [(name, Any, field) for name, field in options.items()], frozen=True),
         needs=NEEDS,
         cells=cells,
         bed=lambda chosen, cells, seed: bed(chosen, seed),
@@ -253,10 +242,10 @@ def figure(
 
 def measure_with_mtu(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     ends = [end for link in bed.testbed.topology.links for end in (link.a, link.b)]
-    return measure(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
+    return measure_cell(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
 
 
-GOODPUT = figure(
+GOODPUT = paper_figure(
     "mimbox-goodput",
     ("Goodput against the MTU",
      "one download; Multipath TCP over two paths, except where labelled tcp"),
@@ -283,13 +272,13 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
     size = min(cell.at for cell in results.cells)
     for cell in results.cells:
         if cell.at == size and (points := results.of(cell, "", "each")):
-            times = [1e3 * median(values) for values in zip(*(point.spread for point in points), strict=True)]
-            axes.plot(times, PERCENTS, label=_label(cell.proxy, cell.client), **_line_format(cell.proxy, cell.client))
+            times = [1e3 * median(values) for values in zip(*(point.completion_times for point in points), strict=True)]
+            axes.plot(times, PERCENTS, **_line_format(cell.proxy, cell.client))
     axes.set_xscale("log")
     style.dress(axes, f"completion time of {size:,} bytes, ms", "percent")
 
 
-HTTP = figure(
+HTTP = paper_figure(
     "mimbox-http",
     ("Requests per second, and completion times",
      f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer"),
@@ -304,7 +293,7 @@ HTTP = figure(
     varied=("sizes of the file, bytes", "1000,10000,100000,1000000", "1000,100000"),
     seconds=("2", "0.5"),
     bed=lambda chosen, seed: mimbox_bed(seed, {str(size): size for size in chosen.size}, chosen.seconds),
-    measure=lambda bed, turn: measure(bed, turn.cell, str(turn.cell.at), connections=HTTP_CLIENTS, close=True),
+    measure=lambda bed, turn: measure_cell(bed, turn.cell, str(turn.cell.at), connections=HTTP_CLIENTS, close=True),
     verdicts=judging.http_verdicts,
     panels=(draw_times,),
 )  # fmt: skip
@@ -314,9 +303,8 @@ MOBILE = EmulatedPath("3g", Direction(2_000_000, 40_000), Direction(256_000, 40_
 ORIGIN_RATE = 100
 """Rate of the origin's link in Mbit/s."""
 BUSY_CONNECTIONS = 20
-"""Number of simultaneous downloads while memory is measured."""
 BUSY_CELL = Cell(OURS, "mptcp2", tasks=("busy",), at=PAPER_BUFFER)
-"""The cell whose connections are measured for memory."""
+"""Memory is measured during this number of simultaneous downloads, in this cell."""
 
 
 @contextmanager
@@ -332,14 +320,10 @@ def measure_memory(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     defaults = {"tcp_rmem": cell.at, "tcp_wmem": min(cell.at, 16_384)}
     limits = (node.sysctl(f"net.ipv4.{key}", f"4096 {default} {cell.at}") for key, default in defaults.items())
     busy = cell == BUSY_CELL
-    return measure(bed, cell, connections=BUSY_CONNECTIONS if busy else 1, memory=busy, warm_up=2.0, scopes=limits)
+    return measure_cell(bed, cell, connections=BUSY_CONNECTIONS if busy else 1, memory=busy, warm_up=2.0, scopes=limits)
 
 
-def _kilobytes(name: str) -> Column[Cell, Point]:
-    return Column(name, name, text=lambda row: mean(row.values(name), 1e-3, 0))
-
-
-MEMORY = figure(
+MEMORY = paper_figure(
     "mimbox-memory",
     ("Goodput against the socket buffer",
      "ADSL 8 Mbit/s, 3G 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"),
@@ -353,7 +337,7 @@ MEMORY = figure(
     verdicts=judging.memory_verdicts,
     tables=(
         Table(
-            "Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")),
+            "Memory of a connection, kB", [Column(name, name, scale=1e-3, digits=0) for name in ("user", "kernel")],
             (("", lambda row: f"busy tunnel, {row.cell.client}"),), of=lambda row: row.part == "busy",
         ),
     ),
@@ -379,7 +363,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         lab = lab_of(bed.testbed)
         with bed.running(cell, "server_persistent_connections off\n"):
             url = f"http://{lab.proxy.service_address()}:{PROXY_PORT}"
-            exchanges = measure_exchanges(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
+            exchanges = measure(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
             raise TestbedError(f"{cell}: too few subflows")
         return Delays(
@@ -391,10 +375,10 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
     devices = ("to-eth0", "to-wlan0", "to-origin")
     with captured(bed.testbed["core"], devices, f"tcp port {MULTIPATH_PORT}") as packets:
         send(bed.testbed["client"], url, REQUESTS, multipath=True)
-    return routed(packets)
+    return router_delays(packets)
 
 
-def routed(packets: Sequence[Packet]) -> Delays:
+def router_delays(packets: Sequence[Packet]) -> Delays:
     """Return the delays of *packets*, captured on both sides of the router. Raises TestbedError for plain TCP."""
     leg = Leg(MULTIPATH_PORT)
     follow(packets, leg)
@@ -402,15 +386,12 @@ def routed(packets: Sequence[Packet]) -> Delays:
     if multipath < max(REQUESTS.requests, len(leg.connections)):
         raise TestbedError(f"{multipath} of {REQUESTS.requests} connections through the router were Multipath TCP")
     forwarded = forwarded_packets(packets)
-    syn = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN]
-    answer = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN | ACK]
+    syn, answer = (
+        [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == flags] for flags in (SYN, SYN | ACK)
+    )
     data = [seconds for packet, seconds in forwarded if packet.length and packet.source_port == MULTIPATH_PORT]
     # The median of no values raises ValueError.
     return Delays(median(syn), median(answer), median(data))
-
-
-def _micro(heading: str, name: str) -> Column[Cell, Delays]:
-    return Column(heading, name, text=lambda row: spread([1e6 * value for value in row.values(name)], 1))
 
 
 DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
@@ -422,7 +403,10 @@ DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
     tables=(
         Table(
             "Delays: µs, median of the rounds' medians",
-            (_micro("SYN", "syn"), _micro("SYN+ACK", "answer"), _micro("data", "data")),
+            [
+                Column(heading, name, "median", scale=1e6, digits=1)
+                for heading, name in (("SYN", "syn"), ("SYN+ACK", "answer"), ("data", "data"))
+            ],
             (
                 ("", lambda row: "router" if row.cell.proxy == DIRECT else row.cell.proxy),
                 ("client", lambda row: row.cell.client),
