@@ -2,10 +2,9 @@
 """The guard: the rate of a capped connection when its other path degrades, with the guard and without it.
 
 A download or an upload uses Ethernet, which is capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
-some packets, slows down, loses all packets, or goes down at the client. The experiment shows the time until the
-connection regains the rate that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
-The controls are transfers that are slow for another reason, or that share the paths: during the controls the guard must
-do nothing.
+some packets, slows down, loses all packets, or goes down at the client. The experiment measures the time until the
+connection has the rate again that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
+During the controls the guard must do nothing: these are transfers that are slow for another reason, or share the paths.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
 
-from .columns import RUNS, Column, Table, Turn, columns_of, figure, of_cell
+from .columns import RUNS, Table, Turn, columns_of, figure, of_cell
 from .devices import DEVICES, POLICY_PATHS
 from .parameters import MAX_RTT, choices, parameter, several, whole
 from .scenario import Scenario
@@ -32,7 +31,7 @@ from .two_paths import dropping, hop_shaper, slow_origin, two_paths, upload_reco
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
 WARM_UP_SECONDS, FAULT_SECONDS = 4.0, 8.0
-"""Seconds that are recorded before the fault, and duration of the fault."""
+"""Seconds that are recorded before the fault, and seconds of the fault."""
 AFTER_SECONDS = {"down": 12.0, "up": 24.0}
 """Seconds that are recorded after the fault, by direction: the cap of an upload returns slowly."""
 MIN_RECOVERY = 0.8
@@ -53,7 +52,7 @@ FAULTS = {
 CONTROLS = (
     "nothing happens", "the client stops", "a second transfer begins and ends", "the origin sends 10 Mbit/s",
 )  # fmt: skip
-"""Events without a fault. The last one applies only to downloads."""
+"""Events without a fault of Wi-Fi. The last one applies only to downloads."""
 
 
 def _during(event: str, setup: Setup, client: Process) -> AbstractContextManager[object]:
@@ -101,7 +100,7 @@ class Cell:
 class Control:
     """One transfer without a fault."""
 
-    # Some controls need little data. Without Wi-Fi, a transfer has no cap to relax.
+    # A connection without a subflow on Wi-Fi has no cap that the guard could relax.
     wifi: float = figure("Wi-Fi before the event", unit=" Mbit/s", scale=1e-6, least=0.1)
     relaxations: int = figure("relaxations", by="most", digits=0, most=0)
 
@@ -115,8 +114,10 @@ def _figure(guard: str, heading: str, aim: str, **column: Any) -> Any:
 class Outcome:
     """One transfer with a fault. Times are in seconds; infinity if the event did not happen before the samples end."""
 
-    before: float = figure("Wi-Fi before", scale=1e-6)
-    """Wi-Fi's rate before the fault, bits/s."""
+    before: float = figure(
+        "Wi-Fi before, share", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2
+    )
+    """Wi-Fi's rate before the fault, in bits/s."""
     recovered: float = _figure(
         ON, "recovery after s", "recovery from the fault after", unit=" s",
         most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
@@ -153,7 +154,7 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
 
 
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
-    """Run a transfer with a fault of Wi-Fi, or a transfer without a fault, and return its result."""
+    """Run a transfer with a fault of Wi-Fi, or a control."""
     cell = turn.cell
     setup.load_while_idle(_policy(turn.variant != OFF, cell.direction), ["cap"])
     relaxations = _relaxations(setup)
@@ -168,7 +169,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
     samples, relaxations = recorder.samples, _relaxations(setup) - relaxations
     if cell.is_control:
         return Control(mean_rate(samples, "wlan0", WARM_UP_SECONDS / 2, WARM_UP_SECONDS), relaxations)
-    return judge(samples, until, fault_at, relaxations)
+    return evaluate(samples, until, fault_at, relaxations)
 
 
 @contextmanager
@@ -183,8 +184,8 @@ def _start_transfer(setup: Setup) -> Iterator[tuple[Process, Recorder]]:
     with setup.client.running(setup.download or setup.upload) as process:
         if setup.upload:
             wait_until(in_force, "the cap is in force", timeout=30)
-        new = Recorder(setup.client, DEVICES) if setup.download else upload_recorder(setup.proxy, setup.client)
-        with new as recorder:
+        download = Recorder(setup.client, DEVICES) if setup.download else None
+        with download or upload_recorder(setup.proxy, setup.client) as recorder:
             yield process, recorder
 
 
@@ -197,10 +198,10 @@ def _policy(guard: bool, direction: str) -> str:
     return f"{POLICY_PATHS}guard: {{enabled: {str(guard).lower()}}}\nrules: [{rule}]\n"
 
 
-def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations: int) -> Outcome:
+def evaluate(samples: Sequence[Sample], until: float, fault_at: float, relaxations: int) -> Outcome:
     """Return a transfer's outcome. The fault began between *until* and *fault_at*.
 
-    Raises ValueError if there are too few samples, or if Wi-Fi carried no data before the fault.
+    Raises ValueError if Wi-Fi carried no data before the fault.
     """
     before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
@@ -223,13 +224,10 @@ def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations:
 
 
 def _end_of_excess(samples: Sequence[Sample], end: float) -> float:
-    """Return the end of the last second above the cap after *end*; infinity if this is the last recorded second."""
-    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)]
-    if not above:
-        raise ValueError("no second of samples after the fault")
-    if above[-1][1]:
-        return math.inf
-    return max((begin + CAP_WINDOW_SECONDS for begin, is_above in above if is_above), default=end)
+    """Return the end of the last second above the cap after *end*; infinity if no recorded second follows it."""
+    rates = windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)
+    last = max((begin + CAP_WINDOW_SECONDS for begin, rate in rates if rate > 1.1e6 * CAP), default=end)
+    return last if last + CAP_WINDOW_SECONDS <= samples[-1].time else math.inf
 
 
 SCENARIO = Scenario(
@@ -238,17 +236,13 @@ SCENARIO = Scenario(
     cells=cells,
     shared_bed=lambda cell: f"{cell.direction}, {cell.rtt} ms",
     variants=lambda chosen, cell: ("",) if cell.is_control else (ON, OFF),
-    runs=lambda chosen, cell, arm: 1 if cell.is_control else chosen.runs,
+    runs=lambda chosen, cell, variant: 1 if cell.is_control else chosen.runs,
     bed=bed,
     measure=measure,
     tables=(
         Table(
             "Wi-Fi fails while Ethernet is capped",
-            (
-                RUNS,
-                *columns_of(Outcome),
-                Column("", "before", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
-            ),
+            (RUNS, *columns_of(Outcome)),
             (
                 ("", lambda row: row.cell.direction), ("RTT", lambda row: f"{row.cell.rtt} ms"),
                 ("Wi-Fi", lambda row: FAULTS[row.cell.event]), ("guard", lambda row: row.variant),

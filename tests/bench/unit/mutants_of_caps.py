@@ -53,7 +53,7 @@ def guard_run(
     is_on, end = off_is_on or turn.variant == guard.ON, FAULT_AT + guard.FAULT_SECONDS
     ethernet = between(FAULT_AT + relaxed, end + restored, link if is_on else cap, cap)
     samples = series({"eth0": ethernet, "wlan0": between(FAULT_AT, end, fault, wifi)}, end + 12)
-    return guard.judge(samples, FAULT_AT, FAULT_AT, int(is_on))
+    return guard.evaluate(samples, FAULT_AT, FAULT_AT, int(is_on))
 
 
 GUARD = verdict_cases(
