@@ -4,7 +4,7 @@
 The probe accepts MPTCP connections and sends data on each. It captures signalling segments, and the packets that it
 sends to the first subflow's address, with netfilter's marks: when a subflow has an entry in the kernel's set, its
 packets have our bits in their marks. The probe writes the delay of each join to a file. All times are the kernel's time
-stamps, so that the probe may read them late, in few steps: the measured throttler needs the processor.
+stamps, so the probe reads them rarely: the measured throttler needs the processor.
 
 The client opens connections one after another, reads from each until shortly after it has a second subflow, and then
 aborts it: a normal close would send the data in the proxy's buffers at the same time as the next connection.
@@ -34,7 +34,7 @@ from mptcp_throttler.shaping.model import Ownership
 
 GIVE_UP_SECONDS = 3.0
 """A cap's entry that is not visible this many seconds after the join counts as missing."""
-JOIN_TIMEOUT = 30.0
+PROBE_TIMEOUT = 30.0
 """The probe ends this many seconds after the last join if fewer than the requested number arrive."""
 _READ_INTERVAL = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this period."""
@@ -94,7 +94,7 @@ class MarkedPackets:
             except BlockingIOError:
                 return
             if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
-                continue  # It was captured before the filter was attached.
+                continue  # The packet was captured before the filter was attached.
             source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
             data = {kind: body for _, kind, body in ancillary}
             mark = int.from_bytes(data[_SO_MARK], sys.byteorder)
@@ -127,14 +127,14 @@ def probe(port: int, count: int, client: str, output: str) -> None:
     segments: list[Segment] = []
     marked: dict[int, float] = {}
     joins, last = 0, time.monotonic()
-    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else JOIN_TIMEOUT):
+    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else PROBE_TIMEOUT):
         time.sleep(_READ_INTERVAL)
-        new = list(signals.read())
-        segments += new
-        for client_port, when in packets.read():
-            marked.setdefault(client_port, when)
-        if more := sum(is_join(segment, port) for segment in new):
-            joins, last = joins + more, time.monotonic()
+        new_segments = list(signals.read())
+        segments += new_segments
+        for client_port, seconds in packets.read():
+            marked.setdefault(client_port, seconds)
+        if new_joins := sum(is_join(segment, port) for segment in new_segments):
+            joins, last = joins + new_joins, time.monotonic()
     Path(output).write_text(json.dumps(delays(segments, marked, port)))
 
 

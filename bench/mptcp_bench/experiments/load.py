@@ -52,7 +52,6 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from ..statistics import median, percentiles
 from .columns import CELL, Table, columns_of, figure, of_cell
 from .load_crowd import (
-    CAPPED,
     FULL,
     KILL_TIMEOUT,
     PROBE_PORT,
@@ -242,7 +241,6 @@ _TUNNEL_COUNT = of_cell(lambda cell: cell.tunnels)
 class Held:
     """Measurements while tunnels are open. Times are in seconds, reactions in ms; infinity if they did not end."""
 
-    two_subflows: int = figure("tunnels with two subflows", least=_TUNNEL_COUNT, digits=0)
     in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     received: float = figure("bytes received under caps / expected bytes", least=0.95)
@@ -292,16 +290,11 @@ class HeldCell:
             throttler.process.signal(signal.SIGHUP)
 
         crowd.keep_open(tunnels)
-        two_subflows = crowd.wait_for_joins(tunnels)
+        crowd.wait_for_joins(tunnels)
         time.sleep(SETTLE_SECONDS)
         idle, _ = self._usage(crowd, pid)
-        load(CAPPED)
-        reload = _reload_seconds(node, tunnels)
-        time.sleep(SETTLE_SECONDS)
-        load(UNCAPPED)
-        released = _reload_seconds(node, 0)
         load(FULL)
-        _reload_seconds(node, tunnels)
+        reload = _reload_seconds(node, tunnels)
         time.sleep(SETTLE_SECONDS)
         busy, received = self._usage(crowd, pid)
         command = median([_status_seconds(node, throttler) for _ in range(STATUS_QUERIES)])
@@ -326,14 +319,14 @@ class HeldCell:
             lag_with = throttler.status()["counters"]["loop"]["recent"]
             console_resident = user_memory(console.pid, "Rss") / 1e6
         load(UNCAPPED)
-        _reload_seconds(node, 0)
-        load(CAPPED)
+        released = _reload_seconds(node, 0)
+        load(FULL)
         time.sleep(min(reload, RELOAD_TIMEOUT) / 2)
         begin = time.monotonic()
         throttler.process.stop(KILL_TIMEOUT)
         stop = time.monotonic() - begin
         return Held(
-            two_subflows=two_subflows, in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
+            in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
             received=received, reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
             command=command, busy=busy, idle=idle, capped=unpolled.capped, p99=unpolled.p99,
             capped_polled=polled.capped, p99_polled=polled.p99, resident=resident, lag_without=lag_without,

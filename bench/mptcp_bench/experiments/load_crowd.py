@@ -2,9 +2,9 @@
 """Opens thousands of slow tunnels (the crowd), each with two subflows, through the real proxy, and defines the
 throttler's policies for them.
 
-The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
-endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
-origin. Squid has two workers, because each tunnel takes two descriptors, and many systems allow a process 20,000.
+The crowd has its own namespace and its own two paths, so that changes of the client's endpoints (ip-mptcp(8)) do not
+affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its origin. Squid has two workers,
+because each tunnel takes two descriptors, and many systems allow a process 20,000.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +98,7 @@ class Crowd:
 
     testbed: Testbed
     server: Program
-    """Squid, or the crowd's origin that replaces it."""
+    """Squid, or without Squid the crowd's origin."""
     client: _Member
     origin: _Member
 
@@ -132,33 +131,30 @@ class Crowd:
         return whole_state(node, directory, except_for=(self.server.pid,))
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
-        """Stop *throttler* by SIGTERM. Return the differences from the state *before*, and the exit code
-        if it is not 0."""
+        """Stop *throttler*. Return the differences from the state *before*, and the exit code if it is not 0."""
         code = throttler.process.stop(KILL_TIMEOUT)
-        # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
         return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
 
     def keep_open(self, count: int) -> None:
         """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
         before = self.client.read()
         self.client.set("wanted", count + before.ended)
-        deadline = time.monotonic() + max(0, count - before.open) / MAX_OPEN_RATE + OPEN_TIMEOUT
-        # After the client has closed a tunnel, wait until the proxy has also closed its connection to the origin.
-        while (now := self.client.read()).open != count or self.origin.read().open != count:
-            if time.monotonic() > deadline:
-                raise TestbedError(f"{now.open} of {count} tunnels are open: {now}{self.server.tail()}")
-            time.sleep(0.05)
+
+        def is_reached() -> bool:
+            # After the client has closed a tunnel, the proxy closes its connection to the origin.
+            return self.client.read().open == self.origin.read().open == count
+
+        timeout = max(0, count - before.open) / MAX_OPEN_RATE + OPEN_TIMEOUT
+        wait_until(is_reached, f"{count} tunnels are open", timeout=timeout, process=self.server)
 
     def replace_per_second(self, rate: int) -> None:
         """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
         self.client.set("churn", rate)
 
-    def wait_for_joins(self, count: int, within: float = 10.0) -> int:
-        """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
-        deadline = time.monotonic() + within
-        while (number := len(two_subflows(self.list_subflows()))) < count and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return number
+    def wait_for_joins(self, count: int) -> None:
+        """Wait until *count* connections have two subflows. Raises TestbedError after ten seconds."""
+        joined = f"{count} connections have two subflows"
+        wait_until(lambda: len(two_subflows(self.list_subflows())) >= count, joined, timeout=10)
 
     def list_subflows(self) -> str:
         """Return ss(8)'s list of the established subflows to the proxy."""
@@ -200,21 +196,19 @@ ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
 _PATHS = f"{POLICY_PATHS}  first: {{clients: [{ADDRESSES[0]}0/24]}}\n  second: {{clients: [{ADDRESSES[1]}0/24]}}\n"
 UNCAPPED = f"{_PATHS}rules: []\n"
-_CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
-CAPPED = f"{_PATHS}rules:\n{_CROWD}"
-"""A policy with one cap for all subflows of the crowd's first path."""
 # Without anticipation: with anticipation, the entry exists before the join whose reaction is measured. The budget
 # counts the second path's bytes, whichever rule decides about the first path.
 FULL = f"""\
 {_PATHS}anticipate: false
 rules:
   - {{name: client, paths: [ethernet], throttle: {{rate: 5 Mbit/s, landing: at-once}}}}
-{_CROWD}\
+  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}
   - name: volume
     paths: [first, second]
     budget: {{period: month, steps: [{{after: 100 TB, throttle: {{rate: 1 Mbit/s}}}}]}}
 """
-"""A policy with caps, the guard (on by default) and a budget that is never used up."""
+"""A policy with one cap for all subflows of the crowd's first path, a cap of the client, the guard, which is on by
+default, and a budget that is never used up."""
 
 
 def start_with(proxy: LiveNode, policy: str) -> Throttler:
