@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiments behind the project's claims. ``mptcp-bench run NAME`` runs one of them.
+"""The project's own experiments. ``mptcp-bench run NAME`` runs one of them.
 
-Each is a :class:`.scenario.Scenario`, the ``SCENARIO`` of a module or one of several. A module is imported when used.
+Each is a :class:`.scenario.Scenario`. Its module is imported when it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment's name, a line about what it shows, and where its scenario is."""
+    """Name and summary of an experiment, and where its scenario is."""
 
     name: str
     summary: str
@@ -26,23 +26,22 @@ class Experiment:
     package: str = __name__
 
     def load(self) -> Scenario[Any, Any, Any, Any]:
-        found: Scenario[Any, Any, Any, Any] = getattr(self._imported, self.scenario)
-        return found
+        scenario: Scenario[Any, Any, Any, Any] = getattr(self._import(), self.scenario)
+        return scenario
 
     @property
     def explanation(self) -> str:
         """How the experiment measures: the module's docstring."""
-        return inspect.getdoc(self._imported) or ""
+        return inspect.getdoc(self._import()) or ""
 
-    @property
-    def _imported(self) -> ModuleType:
+    def _import(self) -> ModuleType:
         return import_module(f"{self.package}.{self.module}")
 
 
 _ALL = (
     Experiment("goodput", "Goodput over both paths, without and with the policy; other clients", "goodput"),
     Experiment("recovery", "kill -9 and restart during a transfer; nothing remains after clean-up", "recovery"),
-    Experiment("load", "Cost and delays with many joins, connections, 10,000 tunnels, and the console", "load"),
+    Experiment("load", "The throttler with many joins, new connections and open tunnels: delays, cost", "load"),
     Experiment("soak", "Tunnels come and go for an hour: nothing grows or is missed, caps are correct", "soak"),
     Experiment("onset", "A cap begins during a download: at once, compared with softly", "onset"),
     Experiment("overshoot", "Bytes above a cap: ours, a poller of counters, a static class", "overshoot"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Aims of our experiments: measured values with their bounds. Pure."""
+"""Aims of our experiments: measured values with their bounds."""
 
 from __future__ import annotations
 

@@ -56,14 +56,15 @@ class Cell:
 
     def __str__(self) -> str:
         request = f"{'CONNECT' if self.connect else 'GET'}, IPv{self.family}"
-        return "policy, " * self.policy + (request if self.client == TWO else self.client)
+        download = request if self.client == TWO else self.client
+        return f"policy, {download}" if self.policy else download
 
     @property
-    def multipath(self) -> bool:
+    def is_multipath(self) -> bool:
         return self.client != TCP
 
     @property
-    def capped(self) -> bool:
+    def is_capped(self) -> bool:
         """Whether the policy caps one of the paths. It does not cap a connection's only path."""
         return self.policy and self.client == TWO
 
@@ -81,16 +82,16 @@ CELLS = (
 
 def _shares_of_links(row: Row[Cell, Measurement]) -> list[float]:
     """Return each goodput, divided by the payload that the links can carry; no values if a path is capped."""
-    if row.cell.capped:
+    if row.cell.is_capped:
         return []
     links = ETHERNET_RATE + (WIFI_RATE if row.cell.client == TWO else 0)
-    share = payload_share(row.cell.family, multipath=row.cell.multipath)
+    share = payload_share(row.cell.family, multipath=row.cell.is_multipath)
     return [each.goodput / (links * share) for each in row.measured]
 
 
 def _worst_share(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
     """Return the rate of *path* that differs most from *expected*, divided by it: a cap must hold in every round."""
-    shares = [rate / expected for rate in row.values(path)] if row.cell.capped else []
+    shares = [rate / expected for rate in row.values(path)] if row.cell.is_capped else []
     return sorted(shares, key=lambda share: abs(share - 1))[-1:]
 
 
@@ -114,28 +115,24 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[ProxySit
         )
 
 
-def measure(bed: ProxySite, turn: Turn[Cell]) -> Measurement:
+def measure(site: ProxySite, turn: Turn[Cell]) -> Measurement:
     """Run one download. Raises TestbedError if it did not use the protocol that *turn* requires."""
-    cell, lab = turn.cell, lab_of(bed.testbed)
-    url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
-    argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
-    with one_subflow(bed.testbed) if cell.client == ONE else nullcontext():
-        seen = download(lab, services.mptcp_command(argv) if cell.multipath else argv, timeout=120)
-    if reason := invalid(cell, seen.protocol):
-        raise TestbedError(reason)
-    start = SETTLE_SECONDS if cell.policy else 1.0
-    ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
-    return Measurement(seen.goodput, ethernet, wifi)
+    cell, lab = turn.cell, lab_of(site.testbed)
+    url = site.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
+    argv = ["curl", "-sSf", "-x", site.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
+    with one_subflow(site.testbed) if cell.client == ONE else nullcontext():
+        observation = download(lab, services.mptcp_command(argv) if cell.is_multipath else argv, timeout=120)
+    check_protocol(cell, observation.protocol)
+    samples, start, end = observation.samples, SETTLE_SECONDS if cell.policy else 1.0, observation.ended - 0.3
+    return Measurement(observation.goodput, *(mean_rate(samples, path.name, start, end) for path in lab.paths))
 
 
-def invalid(cell: Cell, seen: Protocol) -> str | None:
-    """Return why a download does not count: it did not use the protocol that *cell* requires. None if it did."""
-    if seen.proxy_requested or seen.fallbacks:
-        return seen.complaint(multipath=True)
-    if seen.requested != (1 if cell.multipath else 0):
-        return f"the client requested {seen.requested} MPTCP connections"
-    is_right = seen.joins == (cell.client == TWO)
-    return None if is_right else f"{1 + seen.joins} subflows of a client of kind {cell.client}"
+def check_protocol(cell: Cell, protocol: Protocol) -> None:
+    """Raise TestbedError if a download used another *protocol* than *cell* requires."""
+    if protocol != Protocol(int(cell.is_multipath), fallbacks=0, joins=int(cell.client == TWO), proxy_requested=0):
+        raise TestbedError(
+            protocol.complaint(multipath=cell.is_multipath) or f"a client of kind {cell.client}: {protocol}"
+        )
 
 
 def _share_column(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:
