@@ -125,7 +125,7 @@ class Site:
     """One testbed with a relay, its parent and an origin. A method with the name of a part measures this part once."""
 
     def __init__(self, testbed: Testbed) -> None:
-        self._testbed = testbed
+        self.testbed = testbed
         self._relay, self._device = testbed["relay"], testbed["client"]
         self._parent = testbed["proxy"].service_address()
         home.add_site_addresses(testbed)
@@ -136,9 +136,6 @@ class Site:
         self._relay.run(["ip", "addr", "add", "10.48.0.1/16", "dev", "lan0"])
         for address in ADDRESSES:
             self._device.run(["ip", "addr", "add", f"{address}/16", "dev", "eth0"])
-
-    def check_emulation(self) -> None:
-        self._testbed.check_emulation()
 
     @contextmanager
     def _carried_by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
@@ -190,7 +187,7 @@ class Site:
         """Return, in seconds, a download's longest pause and durations of requests in an outage, and the recovery."""
         with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
-            with home.silent(self._testbed["core"], "eth0"):
+            with home.silent(self.testbed["core"], "eth0"):
                 start = last = time.monotonic()
                 before, pause = size(), 0.0
                 request = self._device.popen(_curl(SMALL_URL, "%{time_total}"))

@@ -49,13 +49,12 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from ..statistics import median, percentiles
+from ..statistics import median, percentile
 from .columns import CELL, Table, columns_of, figure, of_cell
 from .load_crowd import (
     FULL,
     KILL_TIMEOUT,
     PROBE_PORT,
-    TRICKLE,
     UNCAPPED,
     Crowd,
     remote_ends,
@@ -74,12 +73,11 @@ _JOIN_COUNT = of_cell(lambda cell: cell.joins)
 
 @dataclass(frozen=True, slots=True)
 class Reactions:
-    """The reactions to many joins. Delays are in milliseconds; the delay of a join without a cap is infinite."""
+    """The reactions to many joins."""
 
     capped: int = figure("joins after which the connection was capped", least=_JOIN_COUNT, digits=0)
-    median: float = figure("median ms")
-    p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
-    greatest: float = figure("greatest ms")
+    p99: float = figure("third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
+    """99th percentile of the delays in milliseconds; the delay of a join without a cap is infinite."""
 
 
 def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
@@ -98,7 +96,7 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
     delays = json.loads(output.read_text())
     # A negative delay means that the cap came before the join.
     capped = sum(0 <= delay < math.inf for delay in delays)
-    return Reactions(capped, *percentiles(delays, (50, 99, 100), default=math.inf))
+    return Reactions(capped, percentile(delays, 99, default=math.inf))
 
 
 # The landing is at-once, because a soft cap's entry is added up to a second later, when some connections have ended.
@@ -233,7 +231,6 @@ class Held:
 
     in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
-    received: float = figure("bytes received under caps / expected bytes", least=0.95)
     reload: float = figure("time from a reload to the last set entry", unit=" s", most=5.0)
     released: float = figure("time from a reload until the set is empty", unit=" s", most=5.0)
     lag: float = figure("longest lag of the event loop", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
@@ -282,11 +279,11 @@ class HeldCell:
         crowd.keep_open(tunnels)
         crowd.wait_for_joins(tunnels)
         time.sleep(SETTLE_SECONDS)
-        idle, _ = self._usage(crowd, pid)
+        idle = self._cores(pid)
         load(FULL)
         reload = _reload_seconds(node, tunnels)
         time.sleep(SETTLE_SECONDS)
-        busy, received = self._usage(crowd, pid)
+        busy = self._cores(pid)
         command = median([_status_seconds(node, throttler) for _ in range(STATUS_QUERIES)])
         unpolled = reactions(testbed, self.joins, PROBE_PORT)
         poller = Paced(lambda: ask_text(throttler.socket, {"query": "status"}, ANSWER_TIMEOUT), QUERY_INTERVAL)
@@ -317,19 +314,17 @@ class HeldCell:
         stop = time.monotonic() - begin
         return Held(
             in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
-            received=received, reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
+            reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
             command=command, busy=busy, idle=idle, capped=unpolled.capped, p99=unpolled.p99,
             capped_polled=polled.capped, p99_polled=polled.p99, resident=resident, lag_without=lag_without,
             lag_with=lag_with, scrape=max(scrapes), console=console_resident, stop=stop,
         )  # fmt: skip
 
-    def _usage(self, crowd: Crowd, pid: int) -> tuple[float, float]:
-        """Return the processor cores that *pid* used in the cell's seconds, and the received / the expected bytes."""
-        begin, before, processor_seconds = time.monotonic(), crowd.client.read(), tree_seconds(pid)
+    def _cores(self, pid: int) -> float:
+        """Return the processor cores that *pid* uses in the cell's seconds."""
+        begin, processor_seconds = time.monotonic(), tree_seconds(pid)
         time.sleep(self.seconds)
-        span = time.monotonic() - begin
-        received = (crowd.client.read().octets - before.octets) / (before.open * TRICKLE * span)
-        return (tree_seconds(pid) - processor_seconds) / span, received
+        return (tree_seconds(pid) - processor_seconds) / (time.monotonic() - begin)
 
 
 def _reload_seconds(node: LiveNode, minimum: int) -> float:
@@ -409,7 +404,6 @@ SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc", "curl"),
     cells=cells,
     skip_reason=lambda cell: None if isinstance(cell, HeldCell) else lacking(cell.adapter),
-    runs=lambda chosen, cell, variant: 1,
     attempts=1,
     bed=lambda chosen, cells, seed: Testbed(cells[0].topology),
     measure=lambda testbed, turn: turn.cell.measure(testbed),

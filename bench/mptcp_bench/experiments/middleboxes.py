@@ -231,7 +231,6 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss"),
     cells=lambda chosen: chosen.behaviour,
     variants=lambda chosen, behaviour: tuple(PLACES),
-    runs=lambda chosen, behaviour, place: 1,
     bed=middlebox_bed,
     measure=download,
     tables=(TABLE,),

@@ -34,9 +34,6 @@ class ProxySite:
     proxy: Proxy
     origin: Origin
 
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
-
 
 @dataclass(frozen=True, slots=True)
 class Setup:

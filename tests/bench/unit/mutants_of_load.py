@@ -20,13 +20,13 @@ from mptcp_bench.experiments.soak import SIZES, Reading
 def sound(cell: load.Cell) -> Any:
     """Return the measurement of a throttler that keeps up with 500 connections per second, but not with more."""
     if isinstance(cell, JoinsCell):
-        return Reactions(200, median=1.2, p99=4.0, greatest=6.0)
+        return Reactions(200, p99=4.0)
     if isinstance(cell, RateCell):
         if cell.rate <= 500:
             return RateResult(cell.rate, 1.0, 0, 0, lost=0, events_lost=0, dropped=0, core=75.0)
         return RateResult(cell.rate / 2, 0.5, -1, -1, lost=1, events_lost=1, dropped=1, core=110.0)
     return Held(
-        in_status=cell.tunnels, ended=0, received=1.0, reload=1.3, released=0.9,
+        in_status=cell.tunnels, ended=0, reload=1.3, released=0.9,
         lag=0.03, command=0.3, busy=0.2, idle=0.02, capped=200, p99=6.0, capped_polled=100, p99_polled=7.0,
         resident=140.0, lag_without=0.02, lag_with=0.025, scrape=1.0, console=70.0, stop=0.8,
     )  # fmt: skip
@@ -53,7 +53,7 @@ LOAD = verdict_cases(
             "dropped": 1, "core": 101.0,
         },
         "dead throttler": {
-            "part": HeldCell, "in_status": 999, "received": 0.5, "lag": 0.0, "capped": 199,
+            "part": HeldCell, "in_status": 999, "lag": 0.0, "capped": 199,
             "capped_polled": 99,
         },
         "slow throttler": {
