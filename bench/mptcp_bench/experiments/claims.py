@@ -16,7 +16,7 @@ from typing import Literal
 
 from ..result_file import Judgement, Verdict, shown
 from ..statistics import compare, exact_median_interval, fmean, mean_bounds, median
-from .aims import Aim
+from .findings import Aim
 
 FEWEST = 6
 """Minimum number of rounds for an interval of the median: with fewer rounds, not even the interval between the smallest

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from rich.table import Table as RichTable
 
 from ..statistics import fmean, mean_bounds, median
-from .aims import Aim
+from .findings import Aim
 from .tables import coloured, mean, new_table
 
 _COLUMN = "column"
@@ -92,11 +92,9 @@ class Results(Generic[C, M]):
         return self._measured.get((cell, variant, part), [])
 
     def rows(self) -> list[Row[C, M]]:
-        """Return the rows of each cell, in the order of the plan; parts that the plan does not name come last."""
-        planned = [(turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell)]
-        keys = list(dict.fromkeys((*planned, *self._measured)))
-        cells = list(dict.fromkeys(cell for cell, _, _ in keys))
-        return [Row(self, *key) for key in sorted(keys, key=lambda key: cells.index(key[0]))]
+        """Return the planned rows, in the order of the plan."""
+        planned = ((turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell))
+        return [Row(self, *key) for key in dict.fromkeys(planned)]
 
 
 @dataclass(frozen=True, slots=True)

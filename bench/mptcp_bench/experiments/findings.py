@@ -13,8 +13,10 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..result_file import ExperimentResult, Table
-from .aims import Aim, missed
+from ..result_file import ExperimentResult, Table, Verdict
+
+Aim = Verdict
+"""A verdict that is decided by bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Findings:
     @property
     def wrong(self) -> tuple[str, ...]:
         """Reasons why the experiment fails: missed aims, and failed measurements."""
-        return (*missed(self.aims), *self.failures)
+        return (*(str(aim) for aim in self.aims if not aim.met), *self.failures)
 
     def added_to(self, result: ExperimentResult, *, complete: bool) -> ExperimentResult:
         """Return *result*, which describes the run, with these findings."""

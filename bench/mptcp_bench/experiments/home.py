@@ -21,8 +21,8 @@ from mptcp_lab.testbed.services import RELAY_CONFIG, python_command, start_origi
 from mptcp_lab.testbed.topologies import behind_relay, paths
 
 from ..statistics import median
-from .aims import Aim
 from .columns import Results, Turn
+from .findings import Aim
 from .parameters import choices, parameter, whole
 from .scenario import Scenario
 

@@ -35,32 +35,15 @@ from mptcp_common.status_client import ask_text
 from mptcp_lab.agent.counters import added_to
 from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
-from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, LiveNode, Process, Testbed, TestbedError, paths
+from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, LiveNode, Process, Testbed, TestbedError, paths, services
 from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import (
-    PROXY_PORT,
-    Throttler,
-    accepts,
-    program,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import PROXY_PORT, Throttler, wait_until
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median, percentile
 from .columns import CELL, Table, columns_of, figure, of_cell
-from .load_crowd import (
-    FULL,
-    KILL_TIMEOUT,
-    PROBE_PORT,
-    UNCAPPED,
-    Crowd,
-    remote_ends,
-    start_with,
-    with_crowd,
-)
+from .load_crowd import FULL, KILL_TIMEOUT, PROBE_PORT, UNCAPPED, Crowd, remote_ends, start_with, with_crowd
 from .parameters import choices, number, parameter, several, whole
 from .relay_load import user_memory
 from .scenario import Scenario
@@ -89,7 +72,7 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
     # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
         # On a busy machine the probe's start takes more than ten seconds.
-        wait_until(lambda: accepts(proxy, address, port), "the probe listens", process=probe, timeout=60)
+        wait_until(lambda: services.accepts(proxy, address, port), "the probe listens", process=probe, timeout=60)
         client.run([*argv, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
         if probe.wait(60) != 0:
             raise TestbedError(f"the probe failed{probe.tail()}")
@@ -121,7 +104,9 @@ class JoinsCell:
     def measure(self, testbed: Testbed) -> Reactions:
         proxy = testbed["proxy"]
         policy = proxy.write("policy.yaml", f"{POLICY}anticipate: false\n")
-        start_throttler(proxy, write_throttler_config(proxy, policy, settings={"netfilter": self.adapter}))
+        services.start_throttler(
+            proxy, services.write_throttler_config(proxy, policy, settings={"netfilter": self.adapter})
+        )
         return reactions(testbed, self.joins)
 
 
@@ -172,7 +157,7 @@ class RateCell:
         proxy = testbed["proxy"]
         settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
         policy = proxy.write("policy.yaml", POLICY)
-        throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
+        throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, policy, settings=settings))
         # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
         crowd = Crowd.start(testbed, rate=2 * self.rate, squid=False)
         mib = proxy.mib()
@@ -353,7 +338,7 @@ def _console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Pro
     """Run the console with the low priority of its systemd unit, and browsers that open its page."""
     text = f"listen: 127.0.0.1:{CONSOLE_PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n"
     config = node.write("console.yaml", text)
-    argv = ["nice", "-n", "10", program("mptcp-console"), "run", "--config", str(config)]
+    argv = ["nice", "-n", "10", services.program("mptcp-console"), "run", "--config", str(config)]
     process = node.popen(argv, name="console")
     with ExitStack() as stack:
         stack.callback(process.stop)

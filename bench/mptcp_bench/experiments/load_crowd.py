@@ -109,6 +109,9 @@ class Crowd:
         Without *squid*, the crowd's origin listens on the proxy's port and sends no data.
         """
         proxy = testbed["proxy"]
+        for node in (testbed[NODE], proxy):
+            # connect(2) tries every second port first. Of the default 28,000 ports it finds only 14,000 quickly.
+            node.run(["sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65000"])
         if squid:
             server = services.start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID)).process
             target = f"{testbed['origin'].service_address()}:{ORIGIN_PORT}"
@@ -164,14 +167,7 @@ class Crowd:
 
 def with_crowd(topology: Topology) -> Topology:
     """Return *topology* with the crowd's node and its two unshaped paths."""
-    # connect(2) tries every second port first. Of the default 28,000 ports it finds only 14,000 quickly.
-    sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
-    crowded = with_second_client(topology, NODE)
-    nodes = tuple(
-        replace(each, sysctls=(*each.sysctls, *sysctls)) if each.name in (NODE, "proxy") else each
-        for each in crowded.nodes
-    )
-    return replace(crowded, name=f"{topology.name}-crowd", nodes=nodes)
+    return replace(with_second_client(topology, NODE), name=f"{topology.name}-crowd")
 
 
 def two_subflows(listing: str) -> set[str]:

@@ -38,11 +38,10 @@ from ..wire.packets import ACK, SYN, Packet
 from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, measure, send
 from . import mimbox_judging as judging
-from .aims import Aim
 from .claims import FEWEST
 from .columns import Column, Table, Turn
 from .devices import DEVICES
-from .findings import Picture
+from .findings import Aim, Picture
 from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
 from .parameters import number, parameter, several, whole, words
 from .peers import peers

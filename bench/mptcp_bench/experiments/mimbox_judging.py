@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..statistics import median, percentile
-from .aims import Aim
 from .claims import Claim
 from .columns import Results, by_round
+from .findings import Aim
 from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell, positive_or_nan, ratios
 
 CLOSE = 0.8

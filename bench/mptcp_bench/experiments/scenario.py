@@ -32,9 +32,8 @@ from mptcp_lab.agent import processors
 from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.features import need
 
-from .aims import Aim
 from .columns import Results, Row, Run, Table, Turn
-from .findings import Findings, Picture
+from .findings import Aim, Findings, Picture
 from .parameters import meanings, settings
 from .tables import aims_table
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.middleboxes import REQUEST_BEHAVIOURS, SCENARIO, SURVIVED, Download, StatusCheck
 
 TIMES = [0.25 * step for step in range(17)]

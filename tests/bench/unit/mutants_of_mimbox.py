@@ -10,9 +10,9 @@ from typing import Any
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.claims import FEWEST
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.mimbox import DELAY, GOODPUT, HTTP, MEMORY
 from mptcp_bench.experiments.mimbox_judging import PAPER_BUFFER, PERCENTS, Delays, Point
 from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell
