@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Devices without proxy settings that use a relay: goodput over both uplinks, added delay, processor time, outages.
+"""Devices without proxy settings behind a relay: goodput over both uplinks, added delay, processor time, outages.
 
 The uplinks have 40 and 20 Mbit/s and no delay; while the cost is measured, their rate is unlimited. The parent is a
 real Squid, and the origin is a real Apache.
@@ -27,13 +27,13 @@ from .parameters import choices, parameter, whole
 from .scenario import Scenario
 
 DEVICES = 300
-"""Number of devices, each with its own address. curl(1) makes at most as many transfers in parallel."""
+"""Number of devices, each with its own address: the maximum number of curl's parallel transfers."""
 ADDRESSES = [f"10.48.{number // 200}.{number % 200 + 2}" for number in range(DEVICES)]
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 SMALL_URL = f"http://{SITE}/{SMALL}"
 REQUESTS = 20
-"""Number of requests per run. Their median is used."""
+"""Number of HTTPS requests for each way and run."""
 REQUEST_TIMEOUT = 60.0
 SQUID_CONFIG_LINES = """
 http_port 3129 intercept name=web
@@ -58,10 +58,10 @@ socketserver.ThreadingTCPServer(("", 25), Greeting).serve_forever()
 """
 WAYS = ("nat", "forwarder", "squid")
 """How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
-by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
+or by Debian's Squid, which has the same parent, and gets the connections at its ``intercept`` ports."""
 PARTS = ("goodput", "first byte", "banner", "outage", "crowd", "cost")
 MAX_ADDED_MS = 5.0
-"""Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
+"""Maximum milliseconds that the forwarder may add. The round trip to its parent takes none here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def home_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site
 
 
 def measure(site: Site, turn: Turn[str]) -> Values:
-    """Measure one part. Each part is measured by the method of *site* with its name."""
+    """Measure one part, by the method of *site* with its name."""
     return Values(getattr(site, turn.cell.replace(" ", "_"))())
 
 
@@ -122,7 +122,7 @@ def verdicts(results: Results[str, Values]) -> Iterator[Aim]:
 
 
 class Site:
-    """One testbed with a relay, its parent and an origin. A method with the name of a part measures this part once."""
+    """A testbed with a relay, its parent and an origin. A method with the name of a part measures this part once."""
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed = testbed
@@ -145,19 +145,19 @@ class Site:
             if way == "nat":
                 yield None
             else:
-                ours = way == "forwarder"
-                with home.forwarder(self._relay, settings) if ours else _squid(self._relay, self._parent) as process:
+                forwarder = home.forwarder(self._relay, settings) if way == "forwarder" else None
+                with forwarder or _squid(self._relay, self._parent) as process:
                     yield process
 
-    def _measure_each_way(self, value: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
+    def _measure_each_way(self, measure: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
         values = {}
         for way in ways:
             with self._carried_by(way):
-                values[way] = value()
+                values[way] = measure()
         return values
 
     def goodput(self) -> dict[str, float]:
-        """Return Mbit/s of a download over each uplink by NAT, and over both uplinks by our forwarder and by Squid."""
+        """Return the Mbit/s of a download over each uplink with NAT, and over both with our forwarder and Squid."""
         rates = {}
         for uplink in UPLINKS:
             with self._carried_by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
@@ -176,15 +176,19 @@ class Site:
 
         def greeting_seconds() -> float:
             start = time.monotonic()
-            with self._device.entered(), socket.create_connection((SITE, 25), REQUEST_TIMEOUT) as connection:
-                if not connection.recv(100).startswith(b"220"):
-                    raise TestbedError("the server sent another greeting")
+            try:
+                with self._device.entered(), socket.create_connection((SITE, 25), REQUEST_TIMEOUT) as connection:
+                    greeting = connection.recv(100)
+            except OSError as error:
+                raise TestbedError(f"no greeting arrived: {error}") from error
+            if not greeting:
+                raise TestbedError("the connection was closed without a greeting")
             return time.monotonic() - start
 
         return self._measure_each_way(lambda: 1e3 * median([greeting_seconds() for _ in range(3)]))
 
     def outage(self) -> dict[str, float]:
-        """Return, in seconds, a download's longest pause and durations of requests in an outage, and the recovery."""
+        """Return seconds: a download's longest pause and durations of requests in an outage; then the recovery."""
         with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
             with home.silent(self.testbed["core"], "eth0"):
@@ -205,17 +209,18 @@ class Site:
         return {"pause": pause, "request": float(request.output()), "later": later, "back": back}
 
     def crowd(self) -> dict[str, float]:
-        """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""
+        """Let all devices request a file at once. Return answers, connections past the parent, and the duration."""
         request = 'url = "{}"\noutput = /dev/null\nwrite-out = "%{{size_download}}\\n"\ninterface = {}\n'
         requests = self._device.write("crowd", "next\n".join(request.format(SMALL_URL, each) for each in ADDRESSES))
         with self._carried_by("forwarder"):
             start = time.monotonic()
             parallel = ["--parallel", "--parallel-immediate", "--parallel-max", str(DEVICES)]
-            done = self._device.run(["curl", "-sS", *parallel, "-K", str(requests)], timeout=120, check=False)
+            transfers = self._device.run(["curl", "-sS", *parallel, "-K", str(requests)], timeout=120, check=False)
             seconds = time.monotonic() - start
-            time.sleep(1.5)  # because the forwarder writes its status once a second
+            # The forwarder writes its status once a second.
+            time.sleep(1.5)
             direct = float(home.forwarded(self._relay)["direct"])
-        return {"answered": done.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
+        return {"answered": transfers.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:
         """Return the processor seconds per GB of the process that carries the download."""

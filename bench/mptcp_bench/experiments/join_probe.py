@@ -39,11 +39,12 @@ PROBE_TIMEOUT = 30.0
 _READ_INTERVAL = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this period."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK, _SO_MARK = 35, 33, 75, 36
-_HEADERS = 14 + 20
-"""Bytes of the Ethernet header and of an IPv4 header without options."""
+_ETH_P_ALL = 0x0003
+_CLIENT_PORT_OFFSET = 14 + 20 + 2
+"""Offset of TCP's destination port in a frame, after the Ethernet header and an IPv4 header without options."""
 _JOIN_TIMEOUT, _READ_SECONDS, _PAUSE_SECONDS = 5.0, 0.15, 0.05
 """Seconds that the client waits for a second subflow (a lost SYN is sent again after 1 and 3 seconds), then reads, and
-then pauses between connections."""
+pauses after the connection."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
 """A struct linger that makes close(2) abort the connection."""
@@ -74,31 +75,28 @@ def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) 
 
 
 class MarkedPackets:
-    """The packets that leave wan0 from *port* to *client*: IPv4 over Ethernet. Needs Linux 5.19 (SO_RCVMARK)."""
+    """Reads the IPv4 packets that leave wan0 from *port* to *client*. Needs Linux 5.19 (SO_RCVMARK)."""
 
     def __init__(self, port: int, client: str) -> None:
-        self._port = port
         self._clock_offset = time.time() - time.monotonic()
-        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
-        self._socket.bind(("wan0", 0))
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         attach_filter(self._socket, f"outbound and tcp src port {port} and dst host {client}", "wan0")
         for option, value in ((_SO_TIMESTAMPNS, 1), (_SO_RCVMARK, 1), (_SO_RCVBUFFORCE, 32 << 20)):
             self._socket.setsockopt(socket.SOL_SOCKET, option, value)
         self._socket.setblocking(False)
+        # Without a protocol, the socket receives no packets before this.
+        self._socket.bind(("wan0", _ETH_P_ALL))
 
     def read(self) -> Iterator[tuple[int, float]]:
         """Yield the client's port and the monotonic time of each marked packet since the last call."""
         while True:
             try:
-                frame, ancillary, _, address = self._socket.recvmsg(128, 128)
+                frame, ancillary, _, _ = self._socket.recvmsg(128, 128)
             except BlockingIOError:
                 return
-            if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
-                continue  # The packet was captured before the filter was attached.
-            source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
             data = {kind: body for _, kind, body in ancillary}
-            mark = int.from_bytes(data[_SO_MARK], sys.byteorder)
-            if source_port == self._port and mark & Ownership().mark_mask:
+            if int.from_bytes(data[_SO_MARK], sys.byteorder) & Ownership().mark_mask:
+                [client_port] = struct.unpack_from("!H", frame, _CLIENT_PORT_OFFSET)
                 seconds, nanoseconds = struct.unpack("=qq", data[_SO_TIMESTAMPNS])
                 yield client_port, seconds + nanoseconds / 1e9 - self._clock_offset
 

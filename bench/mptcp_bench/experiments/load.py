@@ -14,8 +14,8 @@ port, without Squid. The client closes each connection half a second later. No e
 connection and both subflows exactly once, if a kernel entry was added and removed for each capped subflow, and if no
 path-manager event and no segment was dropped.
 
-For *held*, the crowd's tunnels pass the real Squid. The reaction is that to joins of other connections, on another
-port. At last, ten browsers show the console's page, and its metrics are scraped.
+For *held*, the crowd's tunnels pass the real Squid. The joins are those of other connections, on another port. In the
+end, the console is measured, while ten browsers show its page and its metrics are scraped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Reactions:
     """99th percentile of the delays in milliseconds; the delay of a join without a cap is infinite."""
 
 
-def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
+def measure_reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
     """Return the reactions to *count* joins of connections to the free *port*. A throttler must be running."""
     proxy, client = testbed["proxy"], testbed["client"]
     output, address = testbed.directory / "delays.json", proxy.address("wan0")
@@ -107,7 +107,7 @@ class JoinsCell:
         services.start_throttler(
             proxy, services.write_throttler_config(proxy, policy, settings={"netfilter": self.adapter})
         )
-        return reactions(testbed, self.joins)
+        return measure_reactions(testbed, self.joins)
 
 
 MIN_RATE = 500
@@ -143,7 +143,7 @@ class RateResult:
 
 @dataclass(frozen=True, slots=True)
 class RateCell:
-    """*rate* new connections per second with one netfilter adapter, measured over *seconds*."""
+    """*rate* new connections per second with one netfilter adapter, measured for *seconds*."""
 
     topology: ClassVar[Topology] = with_crowd(UNSHAPED)
     adapter: str
@@ -158,7 +158,7 @@ class RateCell:
         settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
         policy = proxy.write("policy.yaml", POLICY)
         throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, policy, settings=settings))
-        # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
+        # The crowd can open connections twice as fast as needed, so that a delayed client catches up.
         crowd = Crowd.start(testbed, rate=2 * self.rate, squid=False)
         mib = proxy.mib()
         crowd.keep_open(round(self.rate * LIFETIME_SECONDS))
@@ -195,15 +195,15 @@ class RateCell:
 
 
 MAX_LAG_SECONDS = 0.05
-"""Maximum lag of the event loop in seconds. A gauge that stays at 0 measures nothing."""
+"""Maximum lag of the event loop in seconds. A lag of 0 means that the throttler's gauge does not work."""
 SPAN_SECONDS = 10.0
 """Seconds for which the throttler's gauge keeps the longest lag of the event loop."""
 SETTLE_SECONDS = 3.0
 """Seconds to wait after a change before processor time is measured."""
 RELOAD_TIMEOUT, ANSWER_TIMEOUT = 120.0, 60.0
-"""Seconds after which a reload counts as unfinished, and seconds for an answer of the status socket."""
+"""Seconds after which a reload counts as unfinished, and seconds within which the status socket must answer."""
 STATUS_QUERIES, QUERY_INTERVAL = 5, 0.25
-"""Number of ``status --json`` commands whose median time is measured, and seconds between two queries of a poller."""
+"""Number of ``status --json`` commands whose median time is measured; seconds between two queries while polled."""
 BROWSERS, SCRAPES = 10, 2
 """Number of browsers that have the console's page open, and number of scrapes of the console."""
 CONSOLE_PORT = 8610
@@ -212,7 +212,7 @@ _TUNNEL_COUNT = of_cell(lambda cell: cell.tunnels)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Measurements while tunnels are open. Times are in seconds, reactions in ms; infinity if they did not end."""
+    """Measurements while tunnels are open. Times are in seconds, reactions in milliseconds; infinity: not finished."""
 
     in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
@@ -240,7 +240,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldCell:
-    """A number of open *tunnels*. Processor time is measured for *seconds*, the reaction with *joins* joins."""
+    """A number of open *tunnels*. Processor time is measured for *seconds*; the reaction, for a number of *joins*."""
 
     topology: ClassVar[Topology] = with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))
     tunnels: int
@@ -257,7 +257,7 @@ class HeldCell:
         throttler = start_with(node, UNCAPPED)
         pid, ended = throttler.process.pid, crowd.client.read().ended
 
-        def load(policy: str) -> None:
+        def load_policy(policy: str) -> None:
             node.write("policy.yaml", policy)
             throttler.process.signal(signal.SIGHUP)
 
@@ -265,16 +265,16 @@ class HeldCell:
         crowd.wait_for_joins(tunnels)
         time.sleep(SETTLE_SECONDS)
         idle = self._cores(pid)
-        load(FULL)
+        load_policy(FULL)
         reload = _reload_seconds(node, tunnels)
         time.sleep(SETTLE_SECONDS)
         busy = self._cores(pid)
         command = median([_status_seconds(node, throttler) for _ in range(STATUS_QUERIES)])
-        unpolled = reactions(testbed, self.joins, PROBE_PORT)
+        unpolled = measure_reactions(testbed, self.joins, PROBE_PORT)
         poller = Paced(lambda: ask_text(throttler.socket, {"query": "status"}, ANSWER_TIMEOUT), QUERY_INTERVAL)
         poller.start()
         try:
-            polled = reactions(testbed, self.joins // 2, PROBE_PORT)
+            polled = measure_reactions(testbed, self.joins // 2, PROBE_PORT)
         finally:
             poller.stop()
         if poller.error is not None:
@@ -290,9 +290,9 @@ class HeldCell:
                 scrapes.append(_scrape_seconds(node))
             lag_with = throttler.status()["counters"]["loop"]["recent"]
             console_resident = user_memory(console.pid, "Rss") / 1e6
-        load(UNCAPPED)
+        load_policy(UNCAPPED)
         released = _reload_seconds(node, 0)
-        load(FULL)
+        load_policy(FULL)
         time.sleep(min(reload, RELOAD_TIMEOUT) / 2)
         begin = time.monotonic()
         throttler.process.stop(KILL_TIMEOUT)
@@ -313,7 +313,7 @@ class HeldCell:
 
 
 def _reload_seconds(node: LiveNode, minimum: int) -> float:
-    """Return the seconds until the set has at least *minimum* entries (for 0: no entry); infinity if it does not."""
+    """Return the seconds until the set has *minimum* entries or more, or for 0 no entry; infinity after the timeout."""
     begin, name = time.monotonic(), f"mptcp-throttler-4-{PROXY_PORT}"
     while time.monotonic() < begin + RELOAD_TIMEOUT:
         listed = node.run(["ipset", "list", "-t", name], check=False).stdout

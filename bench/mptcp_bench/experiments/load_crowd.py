@@ -36,7 +36,7 @@ TRICKLE = 5_000
 MAX_OPEN_RATE = 300
 """Maximum number of tunnels that the client opens per second."""
 OPEN_TIMEOUT = 60.0
-"""Seconds that the client may need to open the tunnels, in addition to their number / rate."""
+"""Seconds that the client may need to open the tunnels, in addition to their number / their rate."""
 KILL_TIMEOUT = 60.0
 """Seconds after SIGTERM, after which a throttler that still runs is killed."""
 WORKERS = 2
@@ -54,7 +54,7 @@ max_filedescriptors {MAX_DESCRIPTORS}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
-"""Tokens in the line that ss(8) prints for a subflow: the client's token and id, the proxy's token and id."""
+"""Matches the tokens that ss(8) prints for a subflow. Its group is the proxy's token of the connection."""
 _COUNTERS = struct.Struct("=6Q")
 
 
@@ -70,7 +70,7 @@ class Counters(NamedTuple):
 
 
 class _Member:
-    """One process of the crowd."""
+    """One process of the crowd: its client or its origin."""
 
     def __init__(self, testbed: Testbed, node: LiveNode, role: str, *arguments: object) -> None:
         path = node.directory / f"crowd-{role}"
@@ -151,7 +151,7 @@ class Crowd:
         wait_until(is_reached, f"{count} tunnels are open", timeout=timeout, process=self.server)
 
     def replace_per_second(self, rate: int) -> None:
-        """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
+        """From now on, replace *rate* tunnels per second, the oldest first. 0 stops this."""
         self.client.set("churn", rate)
 
     def wait_for_joins(self, count: int) -> None:
@@ -185,15 +185,15 @@ def remote_ends(status: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 
 PROBE_PORT = PROXY_PORT + 1
-"""Port on which the reaction to joins is measured, because Squid listens on the other port."""
+"""Port on which the reaction to joins is measured. Squid listens on the proxy's port."""
 CAP = 1_000_000_000
 """Cap of the crowd in bits/s. It is never reached: 10,000 slow tunnels need less than half of this rate."""
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
 _PATHS = f"{POLICY_PATHS}  first: {{clients: [{ADDRESSES[0]}0/24]}}\n  second: {{clients: [{ADDRESSES[1]}0/24]}}\n"
 UNCAPPED = f"{_PATHS}rules: []\n"
-# Without anticipation: with anticipation, the entry exists before the join whose reaction is measured. The budget
-# counts the second path's bytes, whichever rule decides about the first path.
+# Anticipation is off: with it, a cap's entry would exist before the join whose reaction is measured. The budget counts
+# the second path's bytes, even if it does not decide about the first path.
 FULL = f"""\
 {_PATHS}anticipate: false
 rules:
@@ -208,7 +208,7 @@ default, and a budget that is never used up."""
 
 
 def start_with(proxy: LiveNode, policy: str) -> Throttler:
-    """Start a throttler with the text *policy*, a new ledger and the probe's port."""
+    """Start a throttler with the text *policy* and a new ledger, for the ports of proxy and probe."""
     settings = {"listen_ports": [PROXY_PORT, PROBE_PORT], "netfilter": "iptables"}
     file = proxy.write("policy.yaml", policy)
     return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))
