@@ -40,8 +40,8 @@ COMPARED = (REQUESTS, NEW)
 MAX_LATENCY_RATIO = 2.0
 """Maximum latency of the client, as a multiple of its latency without other load, and of the busy client's latency."""
 REQUESTS_ALONE, REQUESTS_WITH_BUSY = 400, 40
-"""Numbers of the client's requests without and with a busy client, with which a request takes up to a second, and
-conf/nftables refuses more than 500 connections."""
+"""Numbers of the client's requests without and with a busy client. With it, a request may take a second, and
+conf/nftables limits the client's new connections."""
 BUSY_NODE = "others"
 MAX_BUSY_CONNECTIONS = 4096
 """Maximum number of connections that native/relay_load.c can open."""
@@ -60,32 +60,34 @@ MAX_IDLE_DESCRIPTORS = 150
 class Measured:
     """The measurements of one arm in one round."""
 
-    seconds: tuple[float, ...]
+    latencies: tuple[float, ...]
     """Latency in seconds of each answered request of the client."""
-    failed: int
+    failures: int
     """Number of the client's requests that were not answered."""
-    multipath: int
+    multipath_connections: int
     """Number of the client's connections that did not fall back to TCP."""
-    open: int = 0
+    busy_connections: int = 0
     """Number of the busy client's connections that are open after the client's requests."""
-    answers: float = 0.0
+    busy_answers: float = 0.0
     """Answers per second that the busy client receives."""
-    octets: float = 0.0
+    busy_bytes: float = 0.0
     """Body bytes per second that the busy client receives."""
 
     @property
     def median(self) -> float:
         """The median of the client's latency; NaN if no request was answered."""
-        return median(self.seconds, default=nan)
+        return median(self.latencies, default=nan)
 
     @property
     def fairness(self) -> float:
-        """The client's mean latency / the busy client's, which is its connections / its answers per second (Little)."""
-        return fmean(self.seconds) * self.answers / self.open if self.seconds and self.open else nan
+        """The client's mean latency, divided by the busy client's: connections / answers per second (Little's law)."""
+        if not self.latencies or not self.busy_connections:
+            return nan
+        return fmean(self.latencies) * self.busy_answers / self.busy_connections
 
     @property
     def multipath_share(self) -> float:
-        return self.multipath / (len(self.seconds) + self.failed)
+        return self.multipath_connections / (len(self.latencies) + self.failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def start_site(chosen: Settings, arms: Sequence[str], seed: int) -> Iterator[Pro
 
 
 def measure(site: ProxySite, turn: Turn[str]) -> Measured:
-    """Measure the client's latencies in an arm. Raises TestbedError if this fails."""
+    """Measure the client's latencies in an arm."""
 
     def is_settled() -> bool:
         return all(each.open < MAX_IDLE_DESCRIPTORS for each in worker_descriptors(site.proxy))
@@ -129,7 +131,9 @@ def measure_with_busy(site: ProxySite, arm: str) -> Measured:
     limited = site.testbed["proxy"].changed(*limit) if arm == NEW_LIMITED else nullcontext()
     busy = requesting(site.testbed[BUSY_NODE], "mptcp", proxy, PROXY_PORT, count, 1 if is_new else -1, request)
     with limited, busy as load:
-        load.wait(lambda counters: counters.answered == count, f"{count} {arm} are answered")
+        load.wait(
+            lambda counters: counters.answered == count, f"{count} connections of the busy client have had an answer"
+        )
         if arm == NEW_LIMITED:
             load.wait(lambda counters: counters.failures > 0, "the burst limit is exhausted")
         begin, before = time.monotonic(), load.read()
@@ -137,8 +141,8 @@ def measure_with_busy(site: ProxySite, arm: str) -> Measured:
         measured = send_requests(site, REQUESTS_WITH_BUSY)
         seconds, after = time.monotonic() - begin, load.read()
     return replace(
-        measured, open=after.answered, answers=(after.answers - before.answers) / seconds,
-        octets=(after.octets - before.octets) / seconds,
+        measured, busy_connections=after.answered, busy_answers=(after.answers - before.answers) / seconds,
+        busy_bytes=(after.octets - before.octets) / seconds,
     )  # fmt: skip
 
 
@@ -156,9 +160,9 @@ def ratios(row: Row[str, Measured]) -> list[float]:
 
 COLUMNS: tuple[Column[str, Measured], ...] = (
     RUNS,
-    Column("connections", "open", by="most", digits=0),
-    Column("answers/s", "answers", digits=0),
-    Column("Mbit/s", "octets", scale=8e-6),
+    Column("connections", "busy_connections", by="most", digits=0),
+    Column("answers/s", "busy_answers", digits=0),
+    Column("Mbit/s", "busy_bytes", scale=8e-6),
     Column("median ms", "median", scale=1e3),
     Column("median × alone", ratios),
     Column("", ratios, "upper bound", "median of the latency, × alone, upper bound", most=MAX_LATENCY_RATIO),
@@ -166,7 +170,7 @@ COLUMNS: tuple[Column[str, Measured], ...] = (
         "", lambda row: row.values("fairness") if row.cell in COMPARED else [], "upper bound",
         "mean latency, × that of the busy client's requests, upper bound", most=MAX_LATENCY_RATIO,
     ),
-    Column("failed", "failed", "most", "requests that were refused or failed", digits=0, most=0),
+    Column("failed", "failures", "most", "requests that were refused or failed", digits=0, most=0),
     Column("", "multipath_share", "least", "share of requests over Multipath TCP", least=1),
 )  # fmt: skip
 SCENARIO = Scenario(

@@ -118,7 +118,7 @@ def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **chan
     latency = (0.004 + turn.number / 1000) * (factor + turn.number / 100 if is_busy else 1)
     found = crowds.Measured((latency,) * REQUESTS, 0, REQUESTS, 4 * is_busy)
     if is_busy:
-        found = replace(found, octets=1e6, answers=ANSWERS if turn.cell in crowds.COMPARED else 0.0)
+        found = replace(found, busy_bytes=1e6, busy_answers=ANSWERS if turn.cell in crowds.COMPARED else 0.0)
     return replace(found, **change) if is_busy or not alone else found
 
 
@@ -128,8 +128,8 @@ CROWDS = verdict_cases(
     crowds_run,
     {
         "the ratio's mean is below two, its upper bound is not": {"factor": 1.97},
-        "a busy client's requests go first": {"answers": 3 * ANSWERS},
-        "nothing is answered": {"seconds": (), "failed": REQUESTS, "alone": False},
-        "one connection falls back": {"multipath": REQUESTS - 1, "alone": False},
+        "a busy client's requests go first": {"busy_answers": 3 * ANSWERS},
+        "nothing is answered": {"latencies": (), "failures": REQUESTS, "alone": False},
+        "one connection falls back": {"multipath_connections": REQUESTS - 1, "alone": False},
     },
 )
