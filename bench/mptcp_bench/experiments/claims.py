@@ -74,26 +74,23 @@ class Claim:
         return ratio + low / divisor, ratio + high / divisor
 
     def _margins(self, bound: float) -> tuple[float, float]:
-        """Return the ends of the interval minus *bound*; with a reference, of the mean minus *bound* × its mean."""
-        if self.reference is not None:
-            difference = compare(self.values, self.reference, bound)
-            if difference.low is None or difference.high is None:
-                return -math.inf, math.inf
-            return difference.low, difference.high
-        low, high = self.interval or (-math.inf, math.inf)
-        return low - bound, high - bound
+        """Return the interval minus *bound*; with a reference, that of the mean minus *bound* × the other mean."""
+        if self.reference is None:
+            low, high = self.interval or (-math.inf, math.inf)
+            return low - bound, high - bound
+        _, lower, upper = compare(self.values, self.reference, bound)
+        return -math.inf if lower is None else lower, math.inf if upper is None else upper
 
     @property
     def verdict(self) -> Judgement:
         if not self.is_measured:
             return "not judged"
-        above = (math.inf, math.inf) if self.least is None else self._margins(self.least)
-        below = (-math.inf, -math.inf) if self.most is None else self._margins(self.most)
-        # A single value outside the bounds is enough for a claim about each value.
-        low, high = (1, 0) if self.by == "each" else (0, 1)
-        if above[high] < 0 or below[low] > 0:
-            return "fails"
-        return "holds" if above[0] >= 0 >= below[1] else "not judged"
+        above_least = (math.inf, math.inf) if self.least is None else self._margins(self.least)
+        above_most = (-math.inf, -math.inf) if self.most is None else self._margins(self.most)
+        if above_least[0] >= 0 >= above_most[1]:
+            return "holds"
+        # A claim about each value fails if a single value is outside the bounds.
+        return "fails" if self.by == "each" or above_least[1] < 0 or above_most[0] > 0 else "not judged"
 
     @property
     def judged(self) -> Verdict:
