@@ -38,7 +38,7 @@ class Experiment:
         return import_module(f"{self.package}.{self.module}")
 
 
-_ALL = (
+_EXPERIMENTS = (
     Experiment("goodput", "Goodput over both paths, without and with the policy; other clients", "goodput"),
     Experiment("recovery", "kill -9 and restart during a transfer; nothing remains after clean-up", "recovery"),
     Experiment("load", "The throttler with many joins, new connections and open tunnels: delays, cost", "load"),
@@ -69,4 +69,4 @@ _ALL = (
     Experiment("vpn-fig11", "VPNs, Figure 11: fewer bytes by the longer path; our scheduler", "vpn_figures", "FIG11"),
     Experiment("vpn-table1", "VPNs, Table 1: Gilbert-Elliott losses, as pings observe them", "vpn_losses"),
 )
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _EXPERIMENTS}

@@ -2,7 +2,7 @@
 """Section 4 of "Multipath in the Middle(Box)" with our proxy, which is compared with a router and other proxies.
 
 In the paper's baseline, a router connects the clients to a server that accepts MPTCP. With a proxy, the server uses
-plain TCP. A measurement whose connections have another protocol, as counted by the host that accepts them, is void.
+plain TCP. The host that accepts connections counts those with MPTCP; a measurement with the wrong protocol fails.
 
 - ``mimbox-goodput``, Figure 4: one download over both paths, on links whose MTU is varied.
 - ``mimbox-http``, Figure 5: 40 clients request a file of varied size, each time on a new connection with one subflow,
@@ -12,7 +12,7 @@ plain TCP. A measurement whose connections have another protocol, as counted by 
   measured during 20 simultaneous slow downloads.
 - ``mimbox-delay``, Table 1: tcpdump records requests, each on its own connection, on both sides of the router or the
   proxy. An answer of 1000 bytes is one data segment, so its delay is that of forwarding. The delay of the SYN includes
-  the client's handshake and, with our proxy, its request.
+  the client's handshake and, with our proxy, the arrival of its request.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ END_SECONDS = 1.0
 def mimbox_bed(
     seed: int, files: Mapping[str, int], seconds: float, client_paths: Sequence[EmulatedPath | None] = (None, None)
 ) -> Iterator[Bed]:
-    """Yield a testbed with *client_paths*, in which both origins serve *files*."""
+    """Yield a bed with *client_paths*, in which a server with MPTCP and one with plain TCP serve *files*."""
     with Testbed(paths(client_paths, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
@@ -78,7 +78,6 @@ def measure_cell(
     *,
     connections: int = 1,
     close: bool = False,
-    memory: bool = False,
     warm_up: float = WARM_UP_SECONDS,
     scopes: Iterable[AbstractContextManager[Any]] = (),
 ) -> dict[str, Point]:
@@ -86,10 +85,10 @@ def measure_cell(
 
     With *close*, each request has its own connection. Raises TestbedError if connections lack *cell*'s protocol.
     """
-    client = bed.testbed["client"]
+    client, is_busy = bed.testbed["client"], cell == BUSY_CELL
 
     def measure_task(task: str) -> Point:
-        user, kernel = (user_memory(process.pid) if memory and process else 0), 0
+        user, kernel = (user_memory(process.pid) if is_busy and process else 0), 0
         with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, check):
             # With *close*, wait until there are as many answers as connections, so that some have been reopened.
             answers = connections if close else 0
@@ -98,7 +97,7 @@ def measure_cell(
             start, load_before, bytes_before = time.monotonic(), load.read(), client.counters()
             time.sleep(bed.seconds)
             seconds, load_after, bytes_after = time.monotonic() - start, load.read(), client.counters()
-            if memory and process:
+            if is_busy and process:
                 kernel = buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
                 user = user_memory(process.pid) - user
             # With *close*, the last connection may not be established yet.
@@ -147,7 +146,7 @@ class Curves(Table[Cell, Point]):
         lines: dict[tuple[str, str, str], dict[int, list[float]]] = {}
         for cell in sorted(results.cells, key=lambda cell: cell.at):
             for task in cell.tasks if cell != BUSY_CELL else ():
-                # Few large files are completed in a short time, so requests per second are computed from bytes.
+                # In a short time, few large files are completed. So requests per second are computed from bytes.
                 unit = 8 * cell.at if self.unit == "requests/s" else 1e6
                 measured = [point.goodput / unit for point in results.of(cell, "", task)]
                 lines.setdefault((cell.proxy, cell.client, task), {})[cell.at] = measured
@@ -201,8 +200,8 @@ def paper_figure(
     """Return the experiment that repeats a figure.
 
     *titles*: title and subtitle of the picture. The cells *compared* are measured with each value of the parameter, and
-    the cells *busy* once. *varied*: meaning of the parameter, its values, and its values in a quick run. *seconds*:
-    length of a measurement, normally and in a quick run.
+    the cells *busy* once. *varied*: the parameter's meaning, its values, and its values in a quick run. *seconds*:
+    duration of a measurement, and in a quick run.
     """
     proxies = tuple(dict.fromkeys(cell.proxy for cell in compared if cell.proxy != DIRECT))
     meaning, usual, quick = varied
@@ -210,7 +209,7 @@ def paper_figure(
         curves.varied: parameter(meaning, usual, several(whole()), quick=quick),
         "proxies": parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies)),
         "runs": parameter("number of rounds", str(FEWEST), whole(), quick="1"),
-        "seconds": parameter("length of each measurement, seconds", seconds[0], number(), quick=seconds[1]),
+        "seconds": parameter("duration of each measurement in seconds", seconds[0], number(), quick=seconds[1]),
     }
 
     def cells(chosen: Any) -> list[Cell]:
@@ -303,7 +302,7 @@ ORIGIN_RATE = 100
 """Rate of the origin's link in Mbit/s."""
 BUSY_CONNECTIONS = 20
 BUSY_CELL = Cell(OURS, "mptcp2", tasks=("busy",), at=PAPER_BUFFER)
-"""Memory is measured during this number of simultaneous downloads, in this cell."""
+"""The cell in which memory is measured, during the above number of simultaneous downloads."""
 
 
 @contextmanager
@@ -318,8 +317,8 @@ def measure_memory(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     node = bed.testbed["origin" if cell.proxy == DIRECT else "proxy"]
     defaults = {"tcp_rmem": cell.at, "tcp_wmem": min(cell.at, 16_384)}
     limits = (node.sysctl(f"net.ipv4.{key}", f"4096 {default} {cell.at}") for key, default in defaults.items())
-    busy = cell == BUSY_CELL
-    return measure_cell(bed, cell, connections=BUSY_CONNECTIONS if busy else 1, memory=busy, warm_up=2.0, scopes=limits)
+    connections = BUSY_CONNECTIONS if cell == BUSY_CELL else 1
+    return measure_cell(bed, cell, connections=connections, warm_up=2.0, scopes=limits)
 
 
 MEMORY = paper_figure(

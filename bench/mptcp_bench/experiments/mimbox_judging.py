@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Claims of Detal, Paasch and Bonaventure about MiMBox (HotMiddlebox 2013), judged for our proxy.
 
-Their converter was in the kernel. Our proxy is in user space, so most of their claims can fail here.
+Their converter was in the kernel. Our proxy is in user space, so most of their claims may fail here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell, positive_or_nan, 
 CLOSE = 0.8
 """Minimum share of the baseline's value that counts as "close to" the baseline."""
 PAPER_KB, PAPER_BUFFER = 400.0, 200_000
-"""KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
+"""KB of memory per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
-"""Percentiles of the completion time that are measured."""
+"""The percentiles of the completion time that are measured."""
 ROUTER = Cell(DIRECT, "mptcp2")
 """The paper's baseline: a router takes the converter's place, and the server accepts MPTCP."""
 
@@ -33,7 +33,7 @@ class Point:
     goodput: float = 0.0
     """Body bits per second that the client received."""
     failures: int = 0
-    """Number of failures, during warm-up and measurement."""
+    """Number of wrong or incomplete answers, during warm-up and measurement."""
     second_path_share: float = 0.0
     """The second path's share of the received bytes."""
     completion_times: tuple[float, ...] = ()
@@ -84,20 +84,20 @@ def values_by_round(*curves: Curve) -> dict[int, list[float]]:
 
 
 def least_ratio(results: MimboxResults, side: Side, others: Sequence[Side]) -> tuple[float, ...]:
-    """Return, for each round, the minimum quotient of *side* and any of *others* at any varied parameter."""
+    """Return, for each round, the minimum quotient of *side* and any of *others* at any value of the parameter."""
     rounds = values_by_round(*(quotients(results, side, other) for other in others))
     return tuple(percentile(values, 0) for values in rounds.values())
 
 
 def mean_ratio(results: MimboxResults, side: Side, other: Side) -> tuple[float, ...]:
-    """Return, for each round, the geometric mean of the quotients at all varied parameters."""
+    """Return, for each round, the geometric mean of the quotients at all values of the parameter."""
     # statistics.geometric_mean raises an error for 0, which a dead proxy has.
     rounds = values_by_round(quotients(results, side, other))
     return tuple(math.prod(values) ** (1 / len(values)) for values in rounds.values())
 
 
 def growth(values: Curve) -> tuple[float, ...]:
-    """Return each round's value at the greatest parameter / at the smallest; empty if there is only one parameter."""
+    """Return each round's value at the greatest parameter / at the smallest; empty if it was not varied."""
     return ratios(values[max(values)], values[min(values)]) if len(values) > 1 else ()
 
 
@@ -192,7 +192,7 @@ PAPER_DELAYS = {"SYN": ("syn", 17.5, "SYN in to SYN out"), "SYN+ACK": ("answer",
 def delay_verdicts(results: Results[Cell, Delays]) -> Iterator[Aim]:
     """Yield the verdicts on section 4.2 and Table 1. The limits are twice the paper's times: our machine is different.
 
-    The paper has means. We use the medians of each round, because other programs affect medians less.
+    The paper has means. We use the median of each round, because other programs affect it less.
     """
 
     def delays(cell: Cell, name: str) -> dict[int, float]:
