@@ -48,7 +48,7 @@ class Turn(Generic[C]):
 
 
 def for_pictures() -> Any:
-    """Return a field of a measurement that only pictures need. The result file does not contain the field."""
+    """Return a field of a measurement that only pictures need; result files do not contain it."""
     return field(default=(), repr=False)
 
 
@@ -129,9 +129,9 @@ class Row(Generic[C, M]):
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
-        """Return the attribute *name* of each measurement, or its length if it is a tuple. None: not measured."""
-        found = [value for each in self.measured if (value := getattr(each, name)) is not None]
-        return [float(len(value) if isinstance(value, tuple) else value) for value in found]
+        """Return the attribute *name* of each measurement, or its length if it is a tuple; nothing for None."""
+        values = [value for each in self.measured if (value := getattr(each, name)) is not None]
+        return [float(len(value) if isinstance(value, tuple) else value) for value in values]
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))
@@ -178,8 +178,8 @@ class Column(Generic[C, M]):
         return self.least is not None or self.most is not None
 
     def values(self, row: Row[C, M]) -> list[float]:
-        found = row.values(self.of) if isinstance(self.of, str) else self.of(row)
-        return [value * self.scale for value in found]
+        values = row.values(self.of) if isinstance(self.of, str) else self.of(row)
+        return [value * self.scale for value in values]
 
     def value(self, row: Row[C, M]) -> float | None:
         """Return the value of *row*; None if the row has no values."""
@@ -206,7 +206,7 @@ class Column(Generic[C, M]):
 
 
 def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
-    """Return a field of a measurement that is also a column, with more arguments of :class:`Column`."""
+    """Return a field of a measurement that is also a column. *column* has more arguments of :class:`Column`."""
     return field(default=default, metadata={_COLUMN: (heading, column)})
 
 
@@ -217,7 +217,7 @@ def columns_of(kind: type) -> list[Column[Any, Any]]:
 
 
 Label = tuple[str, Callable[[Row[Any, Any]], str]]
-"""The heading of a column that identifies rows, and a function that returns the column's text for a row."""
+"""A column that identifies rows: its heading, and a function that returns its text for a row."""
 CELL: Label = ("cell", lambda row: str(row.cell))
 VARIANT: Label = ("variant", lambda row: row.variant)
 RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=0)
@@ -241,9 +241,9 @@ class Table(Generic[C, M]):
         rows = [row for row in results.rows() if self.of(row) and row.measured]
         if not rows:
             return None
-        return self._with_column_lines(rows) if self.transposed else self._with_row_lines(rows)
+        return self._render_transposed(rows) if self.transposed else self._render_lines(rows)
 
-    def _with_row_lines(self, rows: Sequence[Row[C, M]]) -> RichTable:
+    def _render_lines(self, rows: Sequence[Row[C, M]]) -> RichTable:
         headings = [heading for heading, _ in self.labels]
         columns = [column for column in self.columns if column.heading]
         table = new_table(self.title, [*headings, *(column.heading for column in columns)], headings, self.wrapped)
@@ -255,7 +255,7 @@ class Table(Generic[C, M]):
             before = first
         return table
 
-    def _with_column_lines(self, rows: Sequence[Row[C, M]]) -> RichTable:
+    def _render_transposed(self, rows: Sequence[Row[C, M]]) -> RichTable:
         _, text = self.labels[0]
         has_aims = any(column.has_bounds for column in self.columns)
         head = ["figure", *(["aim"] if has_aims else []), *map(text, rows)]
