@@ -43,7 +43,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median, percentile
 from .columns import CELL, Table, columns_of, figure, of_cell
-from .load_crowd import FULL, KILL_TIMEOUT, PROBE_PORT, UNCAPPED, Crowd, remote_ends, start_with, with_crowd
+from .load_crowd import FULL, PROBE_PORT, UNCAPPED, Crowd, remote_ends, start_with, with_crowd
 from .parameters import choices, number, parameter, several, whole
 from .relay_load import user_memory
 from .scenario import Scenario
@@ -235,7 +235,6 @@ class Held:
     # docs/metrics.md allows a scrape_timeout of 2 s.
     scrape: float = figure("slowest scrape of the console", unit=" s", most=2.0)
     console: float = figure("console's memory", unit=" MB", most=100, digits=1)
-    stop: float = figure("time from SIGTERM during a reload to the exit", unit=" s", most=3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,17 +291,12 @@ class HeldCell:
             console_resident = user_memory(console.pid, "Rss") / 1e6
         load_policy(UNCAPPED)
         released = _reload_seconds(node, 0)
-        load_policy(FULL)
-        time.sleep(min(reload, RELOAD_TIMEOUT) / 2)
-        begin = time.monotonic()
-        throttler.process.stop(KILL_TIMEOUT)
-        stop = time.monotonic() - begin
         return Held(
             in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
             reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
             command=command, busy=busy, idle=idle, capped=unpolled.capped, p99=unpolled.p99,
             capped_polled=polled.capped, p99_polled=polled.p99, resident=resident, lag_without=lag_without,
-            lag_with=lag_with, scrape=max(scrapes), console=console_resident, stop=stop,
+            lag_with=lag_with, scrape=max(scrapes), console=console_resident,
         )  # fmt: skip
 
     def _cores(self, pid: int) -> float:

@@ -28,7 +28,7 @@ def sound(cell: load.Cell) -> Any:
     return Held(
         in_status=cell.tunnels, ended=0, reload=1.3, released=0.9,
         lag=0.03, command=0.3, busy=0.2, idle=0.02, capped=200, p99=6.0, capped_polled=100, p99_polled=7.0,
-        resident=140.0, lag_without=0.02, lag_with=0.025, scrape=1.0, console=70.0, stop=0.8,
+        resident=140.0, lag_without=0.02, lag_with=0.025, scrape=1.0, console=70.0,
     )  # fmt: skip
 
 
@@ -58,7 +58,7 @@ LOAD = verdict_cases(
         },
         "slow throttler": {
             "part": HeldCell, "ended": 1, "reload": 5.1, "released": math.inf, "p99": 10.1, "p99_polled": 10.1,
-            "command": 0.6, "lag": 0.051, "busy": 0.26, "idle": 0.06, "resident": 151.0, "console": 101.0, "stop": 3.1,
+            "command": 0.6, "lag": 0.051, "busy": 0.26, "idle": 0.06, "resident": 151.0, "console": 101.0,
             "lag_with": 0.07, "scrape": 2.1,
         },
     },
