@@ -174,24 +174,19 @@ def evaluate(samples: Sequence[Sample], until: float, fault_at: float, relaxatio
     # Data that arrives as the fault ends is not a recovery.
     totals = windows([sample for sample in samples if sample.time <= end - 0.2], DEVICES, WINDOW_SECONDS, fault_at)
     recovered = next((begin + WINDOW_SECONDS for begin, rate in totals if rate >= MIN_RECOVERY * before), math.inf)
-    cap_at = _end_of_excess(samples, end)
-    excess_end = min(cap_at, samples[-1].time)
+    rates = windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)
+    excess_end = max((begin + CAP_WINDOW_SECONDS for begin, rate in rates if rate > 1.1e6 * CAP), default=end)
+    # The cap is in force if at least one more second was recorded.
+    is_in_force = excess_end + CAP_WINDOW_SECONDS <= samples[-1].time
     excess = max(0.0, mean_rate(samples, "eth0", fault_at, excess_end) - CAP * 1e6)
     return Outcome(
         before=before,
         recovered=recovered - fault_at,
         during=sum(mean_rate(samples, device, fault_at + 2, end) for device in DEVICES) / before,
-        in_force=cap_at - end,
+        in_force=excess_end - end if is_in_force else math.inf,
         relaxations=relaxations,
         excess=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
     )
-
-
-def _end_of_excess(samples: Sequence[Sample], end: float) -> float:
-    """Return the end of the last second above the cap after *end*; infinity if no recorded second follows it."""
-    rates = windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)
-    last = max((begin + CAP_WINDOW_SECONDS for begin, rate in rates if rate > 1.1e6 * CAP), default=end)
-    return last if last + CAP_WINDOW_SECONDS <= samples[-1].time else math.inf
 
 
 SCENARIO = Scenario(

@@ -34,8 +34,6 @@ from mptcp_throttler.shaping.model import Ownership
 
 GIVE_UP_SECONDS = 3.0
 """A cap's entry that is not visible this many seconds after the join counts as missing."""
-PROBE_TIMEOUT = 30.0
-"""The probe ends this many seconds after the last join if fewer than the requested number arrive."""
 _READ_INTERVAL = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this period."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK, _SO_MARK = 35, 33, 75, 36
@@ -118,14 +116,14 @@ def serve(port: int) -> None:
 
 
 def probe(port: int, count: int, client: str, output: str) -> None:
-    """Write the delays of the joins of *count* connections to *port*, whose first subflow comes from *client*."""
+    """Write the delays of *count* joins of connections to *port*, whose first subflow comes from *client*."""
     signals, packets = Capture("wan0", [port]), MarkedPackets(port, client)
     # Serve in a separate process: a thread would make the probe wait for the interpreter, 5 ms at a time.
     multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
     segments: list[Segment] = []
     marked: dict[int, float] = {}
     joins, last = 0, time.monotonic()
-    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else PROBE_TIMEOUT):
+    while joins < count or time.monotonic() < last + GIVE_UP_SECONDS:
         time.sleep(_READ_INTERVAL)
         new_segments = list(signals.read())
         segments += new_segments
