@@ -90,9 +90,6 @@ def measure_cell(
     def measure_task(task: str) -> Point:
         user, kernel = (user_memory(process.pid) if is_busy and process else 0), 0
         with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, check):
-            # With *close*, wait until there are as many answers as connections, so that some have been reopened.
-            answers = connections if close else 0
-            load.wait(lambda counters: counters.answers >= answers, f"{cell}: {answers} answers")
             time.sleep(warm_up)
             start, load_before, bytes_before = time.monotonic(), load.read(), client.counters()
             time.sleep(bed.seconds)
