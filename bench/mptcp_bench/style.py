@@ -6,7 +6,7 @@ Matplotlib is imported for the first figure, without pyplot, so that no window o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,3 +84,14 @@ def save(figure: Any, target: Path, *, dpi: int = 120) -> None:
     """Write *figure* into *target*, in the format of its suffix. The file contains no date."""
     kind = target.suffix.removeprefix(".")
     figure.savefig(target, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)
+
+
+def draw_panels(target: Path, title: str, subtitle: str, panels: Sequence[Callable[[Any], None]]) -> None:
+    """Draw *panels* side by side into the file *target*."""
+    figure = new_figure(6.2 * len(panels) + 0.6, 4.8)
+    figure.subplots_adjust(left=0.11 / len(panels), right=0.985, top=0.82, bottom=0.13, wspace=0.2)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        panel(axes)
+        axes.legend(frameon=False, fontsize=8)
+    heading(figure, title, subtitle, left=0.11 / len(panels), size=14)
+    save(figure, target)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiments behind the project's claims. ``mptcp-bench run NAME`` runs one of them.
+"""The project's own experiments. ``mptcp-bench run NAME`` runs one of them.
 
-Each is a :class:`.scenario.Scenario`, the ``SCENARIO`` of a module or one of several. A module is imported when used.
+Each is a :class:`.scenario.Scenario`. Its module is imported when it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment's name, a line about what it shows, and where its scenario is."""
+    """Name and summary of an experiment, and where its scenario is."""
 
     name: str
     summary: str
@@ -26,31 +26,30 @@ class Experiment:
     package: str = __name__
 
     def load(self) -> Scenario[Any, Any, Any, Any]:
-        found: Scenario[Any, Any, Any, Any] = getattr(self._imported, self.scenario)
-        return found
+        scenario: Scenario[Any, Any, Any, Any] = getattr(self._import(), self.scenario)
+        return scenario
 
     @property
     def explanation(self) -> str:
         """How the experiment measures: the module's docstring."""
-        return inspect.getdoc(self._imported) or ""
+        return inspect.getdoc(self._import()) or ""
 
-    @property
-    def _imported(self) -> ModuleType:
+    def _import(self) -> ModuleType:
         return import_module(f"{self.package}.{self.module}")
 
 
-_ALL = (
+_EXPERIMENTS = (
     Experiment("goodput", "Goodput over both paths, without and with the policy; other clients", "goodput"),
     Experiment("recovery", "kill -9 and restart during a transfer; nothing remains after clean-up", "recovery"),
-    Experiment("load", "Cost and delays with many joins, connections, 10,000 tunnels, and the console", "load"),
+    Experiment("load", "The throttler with many joins, new connections and open tunnels: delays, cost", "load"),
     Experiment("soak", "Tunnels come and go for an hour: nothing grows or is missed, caps are correct", "soak"),
-    Experiment("onset", "A cap begins during a download: at once, compared with softly", "onset"),
-    Experiment("overshoot", "Bytes above a cap: ours, a poller of counters, a static class", "overshoot"),
+    Experiment("onset", "A cap begins during a download: at once, or softly", "onset"),
+    Experiment("overshoot", "Bytes above a cap: our throttler, a poller of counters, a static class", "overshoot"),
     Experiment("pages", "Many short downloads under a cap: rate of the capped path, and duration", "pages"),
     Experiment("starvation", "Other clients during a low cap, and after clients that vanished", "starvation"),
     Experiment("crowds", "Delay of a client while another client is busy", "crowds"),
-    Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
-    Experiment("steering", "Each steering mode: the paths' shares, and how fast it reacts", "steering"),
+    Experiment("guard", "The uncapped path of a capped connection fails: with and without the guard", "guard"),
+    Experiment("steering", "Each steering mode: the paths' shares, and the time until it reacts", "steering"),
     Experiment("middleboxes", "Effect of middleboxes on Multipath TCP, and what status shows", "middleboxes"),
     Experiment("relay", "Cost of a byte and a request: ours, Squid, HAProxy and nginx", "relay"),
     Experiment("home", "Devices without any setting: goodput, delay, outages and cost of a gateway", "home"),
@@ -70,4 +69,4 @@ _ALL = (
     Experiment("vpn-fig11", "VPNs, Figure 11: fewer bytes by the longer path; our scheduler", "vpn_figures", "FIG11"),
     Experiment("vpn-table1", "VPNs, Table 1: Gilbert-Elliott losses, as pings observe them", "vpn_losses"),
 )
-EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _ALL}
+EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _EXPERIMENTS}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Claims of a paper that an experiment repeats: the paper's words, our value in each round, and the verdict. Pure.
+"""Claims of a paper that an experiment repeats: the paper's words, our value in each round, and the verdict.
 
 The value of a claim is a median or a mean. The verdict compares its 95 % confidence interval with the bound: a claim
 *holds* or *fails* if the whole interval is on one side of the bound. Otherwise, the claim is *not judged*. A statement
@@ -16,10 +16,11 @@ from typing import Literal
 
 from ..result_file import Judgement, Verdict, shown
 from ..statistics import compare, exact_median_interval, fmean, mean_bounds, median
-from .aims import Aim
+from .findings import Aim
 
 FEWEST = 6
-"""Minimum number of rounds for an interval of the median: with fewer, the whole range has less than 95 % confidence."""
+"""Minimum number of rounds for an interval of the median: with fewer rounds, not even the interval between the smallest
+and the greatest value has 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,18 @@ class Claim:
     """A statement of the paper, and the value that we measured for it in each round."""
 
     paper: str
+    """The statement, in the paper's words or ours."""
     what: str
+    """Name of the value."""
     values: tuple[float, ...]
     unit: str = ""
     least: float | None = None
     most: float | None = None
     by: Literal["median", "mean", "each"] = "median"
-    """The mean has an interval after two rounds, but this interval assumes a distribution. ``each``: every single value
-    must be within the bounds, such as a yes (1) or no (0)."""
+    """The mean has an interval after two rounds, but this interval assumes a normal distribution. ``each``: all values
+    must be within the bounds. An example is yes (1) or no (0)."""
     reference: tuple[float, ...] | None = None
-    """Values of the sample with which *values* are compared: the bounds then are factors of its mean (Welch's t)."""
+    """If given, a claim about the mean of *values* as a multiple of the mean of *reference* (Welch's t)."""
 
     @property
     def aim(self) -> Aim:
@@ -48,7 +51,7 @@ class Claim:
 
     @property
     def is_measured(self) -> bool:
-        """Whether there are enough values, all of them finite, for an interval. Two samples of zeros have no ratio."""
+        """Whether there are enough values for an interval, and all are finite. Two samples of zeros have no ratio."""
         samples = [self.values] if self.reference is None else [self.values, self.reference]
         has_ratio = self.reference is None or any((*self.values, *self.reference))
         return has_ratio and all(len(sample) > 1 and all(map(math.isfinite, sample)) for sample in samples)
@@ -71,28 +74,27 @@ class Claim:
         return ratio + low / divisor, ratio + high / divisor
 
     def _margins(self, bound: float) -> tuple[float, float]:
-        """Return the ends of the interval minus *bound*; with a reference, of the mean minus *bound* × its mean."""
-        if self.reference is not None:
-            found = compare(self.values, self.reference, bound)
-            return (-math.inf, math.inf) if found.low is None or found.high is None else (found.low, found.high)
-        low, high = self.interval or (-math.inf, math.inf)
-        return low - bound, high - bound
+        """Return the interval minus *bound*; with a reference, that of the mean minus *bound* × the other mean."""
+        if self.reference is None:
+            low, high = self.interval or (-math.inf, math.inf)
+            return low - bound, high - bound
+        _, lower, upper = compare(self.values, self.reference, bound)
+        return -math.inf if lower is None else lower, math.inf if upper is None else upper
 
     @property
     def verdict(self) -> Judgement:
         if not self.is_measured:
             return "not judged"
-        above = (math.inf, math.inf) if self.least is None else self._margins(self.least)
-        below = (-math.inf, -math.inf) if self.most is None else self._margins(self.most)
-        # A single value outside the bounds is enough for a claim about each value.
-        low, high = (1, 0) if self.by == "each" else (0, 1)
-        if above[high] < 0 or below[low] > 0:
-            return "fails"
-        return "holds" if above[0] >= 0 >= below[1] else "not judged"
+        above_least = (math.inf, math.inf) if self.least is None else self._margins(self.least)
+        above_most = (-math.inf, -math.inf) if self.most is None else self._margins(self.most)
+        if above_least[0] >= 0 >= above_most[1]:
+            return "holds"
+        # A claim about each value fails if a single value is outside the bounds.
+        return "fails" if self.by == "each" or above_least[1] < 0 or above_most[0] > 0 else "not judged"
 
     @property
     def judged(self) -> Verdict:
-        """The verdict on a statement that needs only this claim."""
+        """The verdict on a statement that needs no other claim."""
         return replace(self.aim, what=self.paper, verdict=self.verdict, said=self.text)
 
     @property
@@ -106,7 +108,7 @@ class Claim:
 
 
 condition = partial(Claim, "")
-"""Returns a claim that is one of the conditions of a statement, whose words :func:`judged` has."""
+"""Returns a claim that is one condition of a statement. :func:`judged` gets the statement's words."""
 
 
 def verdict_on_all(claims: Sequence[Claim]) -> Judgement:
@@ -128,8 +130,8 @@ class Reason:
 def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequence[Claim] = ()) -> Verdict:
     """Return the verdict on the statement *paper*, which needs all *claims*.
 
-    A statement that fails *differs* if the signs of a reason hold. It is not judged if the runs do not decide these
-    signs, or if the paper's conditions, *given*, do not hold here.
+    If the statement fails, but the signs of a reason hold, the verdict is *differs*. The statement is not judged if the
+    runs do not decide these signs, or if the paper's conditions, *given*, do not hold here.
     """
     verdict: Judgement = verdict_on_all(claims) if verdict_on_all(given) == "holds" else "not judged"
     why, shown_claims = "", [*given, *claims]

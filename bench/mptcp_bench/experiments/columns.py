@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Columns of an experiment's table. They define the table's texts, its colours and its aims. Pure.
+"""Tables of an experiment. Their columns define the texts, the colours and the aims.
 
 A :class:`Row` has the measurements of one cell under one variant. A :class:`Column` computes one value from these
 measurements, and defines how to show the value and which bounds it has. A column without a heading has only an aim; a
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from math import fsum, isfinite, isnan
+from math import isfinite, isnan
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from rich.table import Table as RichTable
 
 from ..statistics import fmean, mean_bounds, median
-from .aims import Aim
+from .findings import Aim
 from .tables import coloured, mean, new_table
 
 _COLUMN = "column"
@@ -24,17 +24,15 @@ _COLUMN = "column"
 
 C = TypeVar("C")
 M = TypeVar("M")
-Statistic = Literal["mean", "median", "least", "most", "sum", "lower bound", "upper bound"]
+Statistic = Literal["mean", "median", "least", "most", "upper bound"]
 STATISTICS: dict[Statistic, Callable[[Sequence[float]], float]] = {
     "mean": fmean,
     "median": median,
     "least": min,
     "most": max,
-    "sum": fsum,
-    "lower bound": lambda values: mean_bounds(values)[0],
     "upper bound": lambda values: mean_bounds(values)[1],
 }
-"""Functions that combine the values of several runs. The bounds are the one-sided 95 % bounds of the mean."""
+"""Functions that combine the values of several runs. The upper bound is the one-sided 95 % bound of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Turn(Generic[C]):
 
 
 def for_pictures() -> Any:
-    """Return a field of a measurement that only pictures need. The result file does not contain the field."""
+    """Return a field of a measurement that only pictures need; result files do not contain it."""
     return field(default=(), repr=False)
 
 
@@ -79,25 +77,24 @@ class Results(Generic[C, M]):
         runs: Iterable[Run[C, M]],
         parts: Callable[[C], Sequence[str]] = lambda cell: ("",),
     ) -> None:
-        """Create results. *parts* returns the parts of which each run of a cell must consist."""
+        """*parts* returns the parts of which each run of a cell must consist."""
         self.turns, self.runs, self._parts = tuple(turns), tuple(runs), parts
-        self._found: dict[tuple[C, str, str], list[M]] = {}
+        self._measured: dict[tuple[C, str, str], list[M]] = {}
         for run in self.runs:
-            self._found.setdefault((run.turn.cell, run.turn.variant, run.part), []).append(run.measured)
+            self._measured.setdefault((run.turn.cell, run.turn.variant, run.part), []).append(run.measured)
 
     @property
     def cells(self) -> list[C]:
         return list(dict.fromkeys(turn.cell for turn in self.turns))
 
     def of(self, cell: C, variant: str = "", part: str = "") -> list[M]:
-        return self._found.get((cell, variant, part), [])
+        """Return the measurements of one *part* of a *cell* under one *variant*."""
+        return self._measured.get((cell, variant, part), [])
 
     def rows(self) -> list[Row[C, M]]:
-        """Return the rows of each cell, in the order of the plan; parts that the plan does not name come last."""
-        planned = [(turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell)]
-        keys = list(dict.fromkeys((*planned, *self._found)))
-        cells = list(dict.fromkeys(cell for cell, _, _ in keys))
-        return [Row(self, *key) for key in sorted(keys, key=lambda key: cells.index(key[0]))]
+        """Return the planned rows, in the order of the plan."""
+        planned = ((turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell))
+        return [Row(self, *key) for key in dict.fromkeys(planned)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,27 +118,27 @@ class Row(Generic[C, M]):
     @property
     def planned(self) -> int:
         """Number of planned runs of the cell under this variant."""
-        return self._number(self.results.turns)
+        return self._count(self.results.turns)
 
     @property
-    def made(self) -> int:
+    def completed(self) -> int:
         """Number of these runs that were measured."""
-        return self._number({run.turn for run in self.results.runs})
+        return self._count({run.turn for run in self.results.runs})
 
-    def _number(self, turns: Iterable[Turn[C]]) -> int:
+    def _count(self, turns: Iterable[Turn[C]]) -> int:
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
-        """Return the attribute *name* of each measurement, or its length if it is a tuple. None: not measured."""
-        found = [value for each in self.measured if (value := getattr(each, name)) is not None]
-        return [float(len(value) if isinstance(value, tuple) else value) for value in found]
+        """Return the attribute *name* of each measurement, or its length if it is a tuple; nothing for None."""
+        values = [value for each in self.measured if (value := getattr(each, name)) is not None]
+        return [float(len(value) if isinstance(value, tuple) else value) for value in values]
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))
 
 
 Bound = float | Callable[[Row[Any, Any]], float | None] | None
-"""A bound of an aim: one value for all rows, or a function that returns the bound of a row, or None."""
+"""A bound of an aim: one value for all rows, or a function that returns a row's bound; None if there is no bound."""
 
 
 def of_cell(bound: Callable[[Any], float | None]) -> Bound:
@@ -160,21 +157,19 @@ class Column(Generic[C, M]):
     heading: str
     """Heading in the table; with an empty heading, the value is not shown."""
     of: str | Callable[[Row[C, M]], Sequence[float]]
-    """The attribute of each measurement, or a function that returns a row's values. A row without values has no aim."""
+    """Attribute of the measurements, or a function that returns a row's values. A row without values has no aim."""
     by: Statistic = "mean"
     """How the values of several runs are combined."""
     aim: str | Callable[[Row[C, M]], str] = ""
     """The aim's name, if it differs from the heading."""
     unit: str = ""
     scale: float = 1.0
-    """Factor for the values that are shown. Bounds and aims have scaled values."""
+    """Factor between the values that *of* returns and the values that are shown. Bounds are scaled values."""
     digits: int = 2
     least: Bound = None
     most: Bound = None
     judged: Callable[[Row[C, M]], bool] = _always
-    """Returns whether a row has the aim."""
-    filled: Callable[[Row[C, M]], bool] = _always
-    """Returns whether a row shows the value."""
+    """Returns whether the aim applies to a row."""
     text: Callable[[Row[C, M]], str] | None = None
     """Returns the text for the table, in place of the value."""
 
@@ -183,8 +178,8 @@ class Column(Generic[C, M]):
         return self.least is not None or self.most is not None
 
     def values(self, row: Row[C, M]) -> list[float]:
-        found = row.values(self.of) if isinstance(self.of, str) else self.of(row)
-        return [value * self.scale for value in found]
+        values = row.values(self.of) if isinstance(self.of, str) else self.of(row)
+        return [value * self.scale for value in values]
 
     def value(self, row: Row[C, M]) -> float | None:
         """Return the value of *row*; None if the row has no values."""
@@ -198,10 +193,8 @@ class Column(Generic[C, M]):
         name, least, most = (each(row) if callable(each) else each for each in (self.aim, self.least, self.most))
         return Aim(str(name or self.heading), value, self.unit, cast(Any, least), cast(Any, most))
 
-    def shown(self, row: Row[C, M]) -> str:
+    def cell_text(self, row: Row[C, M]) -> str:
         """Return the text for the table, in the colour of the verdict; empty without values or if all are NaN."""
-        if not self.filled(row):
-            return ""
         if self.text is not None:
             return coloured(self.text(row), self.verdict(row))
         values = self.values(row)
@@ -213,7 +206,7 @@ class Column(Generic[C, M]):
 
 
 def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
-    """Return a field of a measurement that is also a column, with more arguments of :class:`Column`."""
+    """Return a field of a measurement that is also a column. *column* has more arguments of :class:`Column`."""
     return field(default=default, metadata={_COLUMN: (heading, column)})
 
 
@@ -224,7 +217,7 @@ def columns_of(kind: type) -> list[Column[Any, Any]]:
 
 
 Label = tuple[str, Callable[[Row[Any, Any]], str]]
-"""The heading of a column that identifies rows, and a function that returns the column's text for a row."""
+"""A column that identifies rows: its heading, and a function that returns its text for a row."""
 CELL: Label = ("cell", lambda row: str(row.cell))
 VARIANT: Label = ("variant", lambda row: row.variant)
 RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=0)
@@ -238,22 +231,19 @@ class Table(Generic[C, M]):
     columns: Sequence[Column[C, M]]
     labels: Sequence[Label] = (CELL, VARIANT)
     of: Callable[[Row[C, M]], bool] = _always
-    """Returns whether the table has a row. The columns have aims only for these rows."""
+    """Returns whether the table contains a row. The columns have aims only for these rows."""
     transposed: bool = False
-    wrapped: Sequence[str] = field(default=())
+    wrapped: Sequence[str] = ()
     """Headings of the columns whose text wraps."""
 
-    def rows(self, results: Results[C, M]) -> list[Row[C, M]]:
-        return [row for row in results.rows() if self.of(row)]
-
-    def shown(self, results: Results[C, M]) -> RichTable | None:
+    def render(self, results: Results[C, M]) -> RichTable | None:
         """Return the table; None if no row has measurements."""
-        rows = [row for row in self.rows(results) if row.measured]
+        rows = [row for row in results.rows() if self.of(row) and row.measured]
         if not rows:
             return None
-        return self._transposed(rows) if self.transposed else self._below(rows)
+        return self._render_transposed(rows) if self.transposed else self._render_lines(rows)
 
-    def _below(self, rows: Sequence[Row[C, M]]) -> RichTable:
+    def _render_lines(self, rows: Sequence[Row[C, M]]) -> RichTable:
         headings = [heading for heading, _ in self.labels]
         columns = [column for column in self.columns if column.heading]
         table = new_table(self.title, [*headings, *(column.heading for column in columns)], headings, self.wrapped)
@@ -261,28 +251,28 @@ class Table(Generic[C, M]):
         for row in rows:
             first, *labels = (text(row) for _, text in self.labels)
             # An empty first cell repeats the first cell of the line above.
-            table.add_row("" if first == before else first, *labels, *(column.shown(row) for column in columns))
+            table.add_row("" if first == before else first, *labels, *(column.cell_text(row) for column in columns))
             before = first
         return table
 
-    def _transposed(self, rows: Sequence[Row[C, M]]) -> RichTable:
-        [(_, text), *_] = self.labels
+    def _render_transposed(self, rows: Sequence[Row[C, M]]) -> RichTable:
+        _, text = self.labels[0]
         has_aims = any(column.has_bounds for column in self.columns)
         head = ["figure", *(["aim"] if has_aims else []), *map(text, rows)]
         # All columns wrap, because the names of cells may be long.
         table = new_table(self.title, head, ["figure"], head)
         for column in self.columns:
-            aims, texts = [column.verdict(row) for row in rows], list(map(column.shown, rows))
+            aims, texts = [column.verdict(row) for row in rows], list(map(column.cell_text, rows))
             if not any(texts):
                 continue
             bounds = {aim.wanted for aim in aims if aim is not None}
             if len(bounds) > 1:
-                texts = [f"{shown} ({aim.wanted})" if aim else shown for shown, aim in zip(texts, aims, strict=True)]
-            figure, unit = column.heading or str(column.aim), column.unit.strip()
-            if unit and figure != unit and not figure.endswith(f" {unit}"):
-                figure = f"{figure}, {unit}"
-            common = bounds.pop() if len(bounds) == 1 else ""
-            table.add_row(figure, *([common] if has_aims else []), *texts)
+                texts = [f"{value} ({aim.wanted})" if aim else value for value, aim in zip(texts, aims, strict=True)]
+            heading, unit = column.heading or str(column.aim), column.unit.strip()
+            if unit and heading != unit and not heading.endswith(f" {unit}"):
+                heading = f"{heading}, {unit}"
+            common_bound = bounds.pop() if len(bounds) == 1 else ""
+            table.add_row(heading, *([common_bound] if has_aims else []), *texts)
         return table
 
 

@@ -21,32 +21,28 @@ from math import nan
 
 from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.crowds import timed_requests, worker_descriptors
-from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import PROXY_PORT, REPOSITORY, Origin, Proxy, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, REPOSITORY, wait_until
 from mptcp_lab.testbed.topologies import with_second_client
 
-from ..statistics import fmean, percentile
-from .aims import Aim
-from .columns import RUNS, Column, Results, Row, Table, Turn, by_round
+from ..statistics import fmean, median
+from .columns import RUNS, Column, Row, Table, Turn, by_round
 from .parameters import choices, parameter, whole, yes_or_no
-from .relay_load import requesting, user_memory
+from .relay_load import requesting
 from .scenario import Scenario
-from .tables import mean
+from .setup import ProxySite
 
 ALONE, REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "alone", "requests", "downloads", "new", "new-limited"
 CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
 """Number of a busy client's connections per worker. A hash distributes the connections unevenly, and each worker
 accepts 800 connections from one address (too_many)."""
-ARMS = (ALONE, *CONNECTIONS)
 COMPARED = (REQUESTS, NEW)
 """Arms whose busy client requests the same file as the other client, one request after another on each connection."""
 MAX_LATENCY_RATIO = 2.0
 """Maximum latency of the client, as a multiple of its latency without other load, and of the busy client's latency."""
 REQUESTS_ALONE, REQUESTS_WITH_BUSY = 400, 40
-"""Numbers of the client's requests without and with a busy client, with which a request takes up to a second, and
-conf/nftables refuses more than 500 connections."""
-NODE = "others"
-"""Name of the second node."""
+"""Numbers of the client's requests without and with a busy client. With it, a request may take a second, and
+conf/nftables limits the client's new connections."""
+BUSY_NODE = "others"
 MAX_BUSY_CONNECTIONS = 4096
 """Maximum number of connections that native/relay_load.c can open."""
 LARGE_BYTES = 200_000_000
@@ -64,42 +60,39 @@ MAX_IDLE_DESCRIPTORS = 150
 class Measured:
     """The measurements of one arm in one round."""
 
-    seconds: tuple[float, ...]
+    latencies: tuple[float, ...]
     """Latency in seconds of each answered request of the client."""
-    failed: int
+    failures: int
     """Number of the client's requests that were not answered."""
-    multipath: int
+    multipath_connections: int
     """Number of the client's connections that did not fall back to TCP."""
-    open: int
+    busy_connections: int = 0
     """Number of the busy client's connections that are open after the client's requests."""
-    descriptors: float
-    """Maximum of the open descriptors of a worker, as a share of its limit."""
-    memory: int
-    """Memory of Squid's processes in bytes."""
-    answers: float = 0.0
+    busy_answers: float = 0.0
     """Answers per second that the busy client receives."""
-    octets: float = 0.0
+    busy_bytes: float = 0.0
     """Body bytes per second that the busy client receives."""
 
     @property
     def median(self) -> float:
         """The median of the client's latency; NaN if no request was answered."""
-        return percentile(self.seconds, 50, default=nan)
-
-    @property
-    def tail(self) -> float:
-        """The 95th percentile of the client's latency; NaN if no request was answered."""
-        return percentile(self.seconds, 95, default=nan)
+        return median(self.latencies, default=nan)
 
     @property
     def fairness(self) -> float:
-        """The client's mean latency / the busy client's, which is its connections / its answers per second (Little)."""
-        return fmean(self.seconds) * self.answers / self.open if self.seconds and self.open else nan
+        """The client's mean latency, divided by the busy client's: connections / answers per second (Little's law)."""
+        if not self.latencies or not self.busy_connections:
+            return nan
+        return fmean(self.latencies) * self.busy_answers / self.busy_connections
+
+    @property
+    def multipath_share(self) -> float:
+        return self.multipath_connections / (len(self.latencies) + self.failures)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    arm: tuple[str, ...] = choices("loads to measure, in addition to none", ARMS)
+    arm: tuple[str, ...] = choices("loads to measure, in addition to none", (ALONE, *CONNECTIONS))
     # One round would have no confidence interval.
     runs: int = parameter("number of rounds, at least 2", "10", whole(2), quick="3")
     turns: bool = parameter(
@@ -108,148 +101,85 @@ class Settings:
 
 
 @contextmanager
-def start_site(chosen: Settings, arms: Sequence[str], seed: int) -> Iterator[Site]:
-    with Testbed(with_second_client(paths((None, None), name="crowds"), NODE), seed=seed) as testbed:
+def start_site(chosen: Settings, arms: Sequence[str], seed: int) -> Iterator[ProxySite]:
+    with Testbed(with_second_client(paths((None, None), name="crowds"), BUSY_NODE), seed=seed) as testbed:
         origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE_BYTES})
         proxy = services.start_proxy(testbed["proxy"], arguments=() if chosen.turns else ("--turns", "kernel"))
         # Send some requests that are not measured: the first ones also need name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, REQUESTS_ALONE)
-        yield Site(testbed, proxy, origin)
+        yield ProxySite(testbed, proxy, origin)
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A testbed with its services."""
+def measure(site: ProxySite, turn: Turn[str]) -> Measured:
+    """Measure the client's latencies in an arm."""
 
-    testbed: Testbed
-    proxy: Proxy
-    origin: Origin
+    def is_settled() -> bool:
+        return all(each.open < MAX_IDLE_DESCRIPTORS for each in worker_descriptors(site.proxy))
 
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
-
-    def measure(self, turn: Turn[str]) -> Measured:
-        """Measure the client's latencies in an arm, and Squid's resources. Raises TestbedError if this fails."""
-        wait_until(self._is_settled, "the last connections are closed", timeout=SETTLE_TIMEOUT)
-        return self._requests(REQUESTS_ALONE) if turn.cell == ALONE else self._with_busy(turn.cell)
-
-    def _with_busy(self, arm: str) -> Measured:
-        """Measure while a busy client uses many connections; in the ``new`` arms, one for each request."""
-        count = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)), MAX_BUSY_CONNECTIONS)
-        is_new, file = arm in (NEW, NEW_LIMITED), "large" if arm == DOWNLOADS else "file"
-        origin, proxy = self.origin.host.service_address(), self.proxy.host.service_address()
-        close = "Connection: close\r\n" if is_new else ""
-        request = f"GET http://{origin}/{file} HTTP/1.1\r\nHost: {origin}\r\n{close}\r\n"
-        limit = ["nft", "-f", str(TABLE)], ["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"]
-        limited = self.testbed["proxy"].changed(*limit) if arm == NEW_LIMITED else nullcontext()
-        busy = requesting(self.testbed[NODE], "mptcp", proxy, PROXY_PORT, count, 1 if is_new else -1, request)
-        with limited, busy as load:
-            wait_until(lambda: load.read().answered == count, f"{count} {arm} are answered", process=load.process)
-            if arm == NEW_LIMITED:
-                exhausted = "the burst limit is exhausted"
-                wait_until(lambda: load.read().failures > 0, exhausted, process=load.process)
-            begin, before = time.monotonic(), load.read()
-            time.sleep(LEAD_SECONDS)
-            measured = self._requests(REQUESTS_WITH_BUSY)
-            seconds, after = time.monotonic() - begin, load.read()
-        return replace(
-            measured, open=after.answered, answers=(after.answers - before.answers) / seconds,
-            octets=(after.octets - before.octets) / seconds,
-        )  # fmt: skip
-
-    def _requests(self, count: int) -> Measured:
-        timed = timed_requests(self.testbed["client"], self.proxy, self.origin, count)
-        descriptors = max(each.open / each.limit for each in worker_descriptors(self.proxy))
-        memory = user_memory(self.proxy.process.pid)
-        return Measured(tuple(timed.seconds), timed.failed, timed.multipath, 0, descriptors, memory)
-
-    def _is_settled(self) -> bool:
-        return all(each.open < MAX_IDLE_DESCRIPTORS for each in worker_descriptors(self.proxy))
+    wait_until(is_settled, "the last connections are closed", timeout=SETTLE_TIMEOUT)
+    return send_requests(site, REQUESTS_ALONE) if turn.cell == ALONE else measure_with_busy(site, turn.cell)
 
 
-Arm = Row[str, Measured]
-
-
-def _latency(heading: str, name: str, text: str) -> tuple[Column[str, Measured], Column[str, Measured]]:
-    """Return the columns of a latency in milliseconds, and divided by the same round's latency without load."""
-
-    def ratios(row: Arm) -> list[float]:
-        alone, loaded = by_round(row.results, ALONE), by_round(row.results, row.cell)
-        rounds = [number for number in loaded if number in alone and row.cell != ALONE]
-        return [getattr(loaded[number], name) / (getattr(alone[number], name) or nan) for number in rounds]
-
-    return (
-        Column(f"{heading} ms", name, scale=1e3),
-        Column(
-            f"{heading} × alone", ratios, by="upper bound", aim=f"{text} of the latency, × alone, upper bound",
-            most=MAX_LATENCY_RATIO, text=lambda row: mean(ratios(row)) if ratios(row) else "",
-        ),
+def measure_with_busy(site: ProxySite, arm: str) -> Measured:
+    """Measure while a busy client uses many connections; in the ``new`` arms, one for each request."""
+    count = min(CONNECTIONS[arm] * len(worker_descriptors(site.proxy)), MAX_BUSY_CONNECTIONS)
+    is_new, file = arm in (NEW, NEW_LIMITED), "large" if arm == DOWNLOADS else "file"
+    origin, proxy = site.origin.host.service_address(), site.proxy.host.service_address()
+    close = "Connection: close\r\n" if is_new else ""
+    request = f"GET http://{origin}/{file} HTTP/1.1\r\nHost: {origin}\r\n{close}\r\n"
+    limit = ["nft", "-f", str(TABLE)], ["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"]
+    limited = site.testbed["proxy"].changed(*limit) if arm == NEW_LIMITED else nullcontext()
+    busy = requesting(site.testbed[BUSY_NODE], "mptcp", proxy, PROXY_PORT, count, 1 if is_new else -1, request)
+    with limited, busy as load:
+        load.wait(
+            lambda counters: counters.answered == count, f"{count} connections of the busy client have had an answer"
+        )
+        if arm == NEW_LIMITED:
+            load.wait(lambda counters: counters.failures > 0, "the burst limit is exhausted")
+        begin, before = time.monotonic(), load.read()
+        time.sleep(LEAD_SECONDS)
+        measured = send_requests(site, REQUESTS_WITH_BUSY)
+        seconds, after = time.monotonic() - begin, load.read()
+    return replace(
+        measured, busy_connections=after.answered, busy_answers=(after.answers - before.answers) / seconds,
+        busy_bytes=(after.octets - before.octets) / seconds,
     )  # fmt: skip
 
 
-def _multipath(row: Arm) -> list[float]:
-    """Return the share of all requests that used Multipath TCP."""
-    requests = sum(len(each.seconds) + each.failed for each in row.measured)
-    return [sum(each.multipath for each in row.measured) / requests] if requests else []
+def send_requests(site: ProxySite, count: int) -> Measured:
+    timed = timed_requests(site.testbed["client"], site.proxy, site.origin, count)
+    return Measured(tuple(timed.seconds), timed.failed, timed.multipath)
 
 
-def _is_busy(row: Arm) -> bool:
-    return row.cell != ALONE
-
-
-def _is_compared(row: Arm) -> bool:
-    return row.cell in COMPARED
+def ratios(row: Row[str, Measured]) -> list[float]:
+    """Return, for each round, the median latency divided by the median without load."""
+    alone, loaded = by_round(row.results, ALONE), by_round(row.results, row.cell)
+    rounds = [number for number in loaded if number in alone and row.cell != ALONE]
+    return [loaded[number].median / (alone[number].median or nan) for number in rounds]
 
 
 COLUMNS: tuple[Column[str, Measured], ...] = (
     RUNS,
-    Column("connections", "open", by="most", digits=0, filled=_is_busy),
-    # A download is longer than the measurement, so a rate of answers has no meaning.
-    Column("answers/s", "answers", digits=0, filled=lambda row: _is_busy(row) and row.cell != DOWNLOADS),
-    Column("Mbit/s", "octets", scale=8e-6, filled=_is_busy),
-    *_latency("median", "median", "median"),
-    *_latency("95 %", "tail", "95th percentile"),
+    Column("connections", "busy_connections", by="most", digits=0),
+    Column("answers/s", "busy_answers", digits=0),
+    Column("Mbit/s", "busy_bytes", scale=8e-6),
+    Column("median ms", "median", scale=1e3),
+    Column("median × alone", ratios),
+    Column("", ratios, "upper bound", "median of the latency, × alone, upper bound", most=MAX_LATENCY_RATIO),
     Column(
-        "mean × busy's", "fairness", by="upper bound", filled=_is_compared, judged=_is_compared,
-        aim="mean latency, × that of the busy client's requests, upper bound", most=MAX_LATENCY_RATIO,
-        text=lambda row: mean(row.values("fairness")),
+        "", lambda row: row.values("fairness") if row.cell in COMPARED else [], "upper bound",
+        "mean latency, × that of the busy client's requests, upper bound", most=MAX_LATENCY_RATIO,
     ),
-    Column("failed", "failed", by="sum", digits=0, aim="requests that were refused or failed", most=0),
-    Column("", _multipath, aim="share of requests over Multipath TCP", least=1),
-    Column("", "descriptors", by="most", aim="descriptors of the fullest worker, × its limit", most=0.8),
-    # At the 50 connections per second that conf/nftables allows, a busy client receives 50 kB per second.
-    Column(
-        "", "octets", by="least", scale=1e-3, aim="rate of the busy client", unit=" kB/s", least=10, judged=_is_busy
-    ),
+    Column("failed", "failures", "most", "requests that were refused or failed", digits=0, most=0),
+    Column("", "multipath_share", "least", "share of requests over Multipath TCP", least=1),
 )  # fmt: skip
-
-
-def memory(results: Results[str, Measured]) -> Iterator[Aim]:
-    """Yield the aims for the memory of Squid's processes over all arms, because Squid keeps memory that it frees."""
-    rounds: dict[int, list[int]] = {}
-    for run in results.runs:
-        rounds.setdefault(run.turn.number, []).append(run.measured.memory)
-    if any(run.measured.open for run in results.runs):
-        yield Aim("memory of Squid's processes", max(map(max, rounds.values())) / 1e6, " MB", most=500)
-        growth = max(rounds[max(rounds)]) / max(rounds[min(rounds)])
-        yield Aim("memory of Squid's processes, last round / first", growth, most=1.25)
-
-
-def lacking(arm: str) -> str | None:
-    """Return what this host lacks for *arm*; None if nothing is missing."""
-    needed = {ALONE: (), NEW_LIMITED: ("gcc", "nftables")}.get(arm, ("gcc",))
-    return next(filter(None, map(missing, needed)), None)
-
-
 SCENARIO = Scenario(
     settings=Settings,
-    needs=("root", "mptcp", "apache2", "squid"),
-    cells=lambda chosen: [arm for arm in ARMS if arm == ALONE or arm in chosen.arm],
+    needs=("root", "mptcp", "apache2", "squid", "gcc", "nftables"),
+    cells=lambda chosen: [ALONE, *(arm for arm in CONNECTIONS if arm in chosen.arm)],
     bed=start_site,
-    measure=Site.measure,
+    measure=measure,
     tables=(Table("A client while another client is busy", COLUMNS, (("busy client", lambda row: row.cell),)),),
     shared_bed=lambda arm: "crowds",
     shuffled=True,
-    skip_reason=lacking,
-    verdicts=memory,
 )

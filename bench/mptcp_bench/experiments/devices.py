@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Ethernet and Wi-Fi in most experiments: interfaces, names in policies, and the payload of a packet. Pure."""
+"""Ethernet and Wi-Fi in most experiments: interfaces, names in policies, and the payload of a packet."""
 
 from __future__ import annotations
 
 DEVICES = ("eth0", "wlan0")
-"""The interfaces of Ethernet and Wi-Fi, as recorded samples name them."""
+"""The client's interfaces for Ethernet and Wi-Fi."""
 POLICY_PATHS = """\
 version: 1
 paths:
@@ -14,16 +14,16 @@ paths:
 
 
 def policy(rules: str) -> str:
-    """Return a policy for both paths with the list *rules*, such as ``[]``."""
+    """Return a policy for both paths. *rules* is a YAML list."""
     return f"{POLICY_PATHS}rules: {rules}\n"
 
 
 FRAME = 1514
-"""Bytes of a full packet as the shapers count packets: an MTU of 1500 and the Ethernet header."""
+"""Bytes of a full packet, as shapers count them: the MTU of 1500, and the Ethernet header."""
 TCP_HEADER = 20 + 12
 """Bytes of a TCP header with timestamps (RFC 7323)."""
 DSS_OPTION = 28
-"""Bytes of a data sequence signal with 8-byte sequence numbers and without a checksum (RFC 8684, 3.3), padded."""
+"""Bytes of a padded data sequence signal with 8-byte sequence numbers and without a checksum (RFC 8684, 3.3)."""
 IP_HEADER = {4: 20, 6: 40}
 
 

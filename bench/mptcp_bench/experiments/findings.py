@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An experiment's findings, and their conversion to a result file. Pure."""
+"""The findings of an experiment, and their conversion to a result file."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..result_file import ExperimentResult, Table
-from .aims import Aim, missed
+from ..result_file import ExperimentResult, Table, Verdict
+
+Aim = Verdict
+"""A verdict that is decided by bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class Findings:
 
     tables: tuple[RichTable, ...]
     data: dict[str, Any]
-    """The contents of the tables, and further data, for the JSON file."""
+    """The single measurements, for the result file."""
     failures: tuple[str, ...] = ()
     """Measurements that failed, and errors that no aim covers."""
     pictures: tuple[Picture, ...] = ()
@@ -41,8 +44,8 @@ class Findings:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Reasons why the experiment fails: missed aims, and failures."""
-        return (*missed(self.aims), *self.failures)
+        """Reasons why the experiment fails: missed aims, and failed measurements."""
+        return (*(str(aim) for aim in self.aims if not aim.met), *self.failures)
 
     def added_to(self, result: ExperimentResult, *, complete: bool) -> ExperimentResult:
         """Return *result*, which describes the run, with these findings."""
@@ -59,18 +62,17 @@ class Findings:
 
 
 def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
-    """Return *tables* as text, each with a key: the title's first words, with a number if another table has it."""
-    found: dict[str, Table] = {}
+    """Return *tables* as text. A table's key is its title up to a comma or colon, and a number if the key repeats."""
+    converted, repeated = [], Counter[str]()
     for table in tables:
         caption = _plain(table.title)
-        key = stem = re.sub("[^a-z0-9]+", "-", re.split("[,:]", caption)[0].lower()).strip("-") or "table"
-        number = 1
-        while key in found:
-            number += 1
-            key = f"{stem}-{number}"
+        key = re.sub("[^a-z0-9]+", "-", re.split("[,:]", caption)[0].lower()).strip("-")
+        repeated[key] += 1
+        if repeated[key] > 1:
+            key = f"{key}-{repeated[key]}"
         rows = tuple(zip(*(map(_plain, column.cells) for column in table.columns), strict=True))
-        found[key] = Table(key, caption, tuple(_plain(column.header) for column in table.columns), rows)
-    return tuple(found.values())
+        converted.append(Table(key, caption, tuple(_plain(column.header) for column in table.columns), rows))
+    return tuple(converted)
 
 
 def _plain(text: object) -> str:

@@ -17,7 +17,6 @@ from itertools import product
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of, services
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
-from mptcp_lab.testbed.services import Origin, Proxy
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import download
 
@@ -26,6 +25,7 @@ from .columns import CELL, RUNS, Column, Row, Table, Turn
 from .devices import payload_share
 from .parameters import parameter, whole
 from .scenario import Scenario
+from .setup import ProxySite
 from .two_paths import one_subflow
 
 SETTLE_SECONDS = 5.0
@@ -56,14 +56,15 @@ class Cell:
 
     def __str__(self) -> str:
         request = f"{'CONNECT' if self.connect else 'GET'}, IPv{self.family}"
-        return "policy, " * self.policy + (request if self.client == TWO else self.client)
+        download = request if self.client == TWO else self.client
+        return f"policy, {download}" if self.policy else download
 
     @property
-    def multipath(self) -> bool:
+    def is_multipath(self) -> bool:
         return self.client != TCP
 
     @property
-    def capped(self) -> bool:
+    def is_capped(self) -> bool:
         """Whether the policy caps one of the paths. It does not cap a connection's only path."""
         return self.policy and self.client == TWO
 
@@ -81,71 +82,57 @@ CELLS = (
 
 def _shares_of_links(row: Row[Cell, Measurement]) -> list[float]:
     """Return each goodput, divided by the payload that the links can carry; no values if a path is capped."""
-    if row.cell.capped:
+    if row.cell.is_capped:
         return []
     links = ETHERNET_RATE + (WIFI_RATE if row.cell.client == TWO else 0)
-    share = payload_share(row.cell.family, multipath=row.cell.multipath)
+    share = payload_share(row.cell.family, multipath=row.cell.is_multipath)
     return [each.goodput / (links * share) for each in row.measured]
 
 
 def _worst_share(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
     """Return the rate of *path* that differs most from *expected*, divided by it: a cap must hold in every round."""
-    shares = [rate / expected for rate in row.values(path)] if row.cell.capped else []
+    shares = [rate / expected for rate in row.values(path)] if row.cell.is_capped else []
     return sorted(shares, key=lambda share: abs(share - 1))[-1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One download: its goodput, and the steady rate of each path on the wire. Rates are in bits/s."""
+    """One download: its goodput, and the steady rate of each path on the wire, in bits/s."""
 
     goodput: float
     ethernet: float
     wifi: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bed:
-    """A testbed with origin and proxy."""
-
-    testbed: Testbed
-    origin: Origin
-    proxy: Proxy
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
-
-
 @contextmanager
-def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[ProxySite]:
     """Start the services, with a throttler and conf/policy.yaml if the cells have a policy."""
     with Testbed(TWO_PATHS) as testbed:
         if cells[0].policy:
             services.start_throttler(testbed["proxy"], services.write_throttler_config(testbed["proxy"], POLICY))
-        yield Bed(testbed, services.start_origin(testbed["origin"], FILES), services.start_proxy(testbed["proxy"]))
+        yield ProxySite(
+            testbed, services.start_proxy(testbed["proxy"]), services.start_origin(testbed["origin"], FILES)
+        )
 
 
-def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
+def measure(site: ProxySite, turn: Turn[Cell]) -> Measurement:
     """Run one download. Raises TestbedError if it did not use the protocol that *turn* requires."""
-    cell, lab = turn.cell, lab_of(bed.testbed)
-    url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
-    argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
-    with one_subflow(bed.testbed) if cell.client == ONE else nullcontext():
-        seen = download(lab, services.mptcp_command(argv) if cell.multipath else argv, timeout=120)
-    if reason := invalid(cell, seen.protocol):
-        raise TestbedError(reason)
-    start = SETTLE_SECONDS if cell.policy else 1.0
-    ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
-    return Measurement(seen.goodput, ethernet, wifi)
+    cell, lab = turn.cell, lab_of(site.testbed)
+    url = site.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
+    argv = ["curl", "-sSf", "-x", site.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
+    with one_subflow(site.testbed) if cell.client == ONE else nullcontext():
+        observation = download(lab, services.mptcp_command(argv) if cell.is_multipath else argv, timeout=120)
+    check_protocol(cell, observation.protocol)
+    samples, start, end = observation.samples, SETTLE_SECONDS if cell.policy else 1.0, observation.ended - 0.3
+    return Measurement(observation.goodput, *(mean_rate(samples, path.name, start, end) for path in lab.paths))
 
 
-def invalid(cell: Cell, seen: Protocol) -> str | None:
-    """Return why a download does not count: it did not use the protocol that *cell* requires. None if it did."""
-    if seen.proxy_requested or seen.fallbacks:
-        return seen.complaint(multipath=True)
-    if seen.requested != (1 if cell.multipath else 0):
-        return f"the client requested {seen.requested} MPTCP connections"
-    is_right = seen.joins == (cell.client == TWO)
-    return None if is_right else f"{1 + seen.joins} subflows of a client of kind {cell.client}"
+def check_protocol(cell: Cell, protocol: Protocol) -> None:
+    """Raise TestbedError if a download used another *protocol* than *cell* requires."""
+    if protocol != Protocol(int(cell.is_multipath), fallbacks=0, joins=int(cell.client == TWO), proxy_requested=0):
+        raise TestbedError(
+            protocol.complaint(multipath=cell.is_multipath) or f"a client of kind {cell.client}: {protocol}"
+        )
 
 
 def _share_column(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:

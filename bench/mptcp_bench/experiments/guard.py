@@ -2,37 +2,34 @@
 """The guard: the rate of a capped connection when its other path degrades, with the guard and without it.
 
 A download or an upload uses Ethernet, which is capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
-some packets, slows down, loses all packets, or goes down at the client. The experiment shows the time until the
-connection regains the rate that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
-The controls are transfers that are slow for another reason, or that share the paths: during the controls the guard must
-do nothing.
+some packets, slows down, loses all packets, or goes down at the client. The experiment measures the time until the
+connection has the rate again that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from mptcp_lab.testbed import Testbed, paths
-from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
 
-from .columns import RUNS, Column, Table, Turn, columns_of, figure, of_cell
+from .columns import RUNS, Table, Turn, columns_of, figure, of_cell
 from .devices import DEVICES, POLICY_PATHS
 from .parameters import MAX_RTT, choices, parameter, several, whole
 from .scenario import Scenario
 from .setup import Setup
-from .two_paths import dropping, hop_shaper, slow_origin, two_paths, upload_recorder
+from .two_paths import dropping, hop_shaper, two_paths, upload_recorder
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
 WARM_UP_SECONDS, FAULT_SECONDS = 4.0, 8.0
-"""Seconds that are recorded before the fault, and duration of the fault."""
+"""Seconds that are recorded before the fault, and seconds of the fault."""
 AFTER_SECONDS = {"down": 12.0, "up": 24.0}
 """Seconds that are recorded after the fault, by direction: the cap of an upload returns slowly."""
 MIN_RECOVERY = 0.8
@@ -50,26 +47,16 @@ FAULTS = {
     "down": "goes down",
 }  # fmt: skip
 """Faults of Wi-Fi."""
-CONTROLS = (
-    "nothing happens", "the client stops", "a second transfer begins and ends", "the origin sends 10 Mbit/s",
-)  # fmt: skip
-"""Events without a fault. The last one applies only to downloads."""
 
 
-def _during(event: str, setup: Setup, client: Process) -> AbstractContextManager[object]:
-    """Return a context manager for a fault or control during the transfer of *client*."""
-    router, device, pid = setup.testbed["hop2"], "lan" if setup.download else "wan", str(client.pid)
-    events: dict[str, Callable[[], AbstractContextManager[object]]] = {
-        "loss": lambda: dropping(router, f"numgen random mod 100 < {LOSS_PERCENT} drop"),
-        "rate": lambda: router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device)),
-        "silence": lambda: dropping(router),
-        "down": lambda: setup.client.link_down("wlan0"),
-        "nothing happens": nullcontext,
-        "the client stops": lambda: setup.client.changed(["kill", "-STOP", pid], ["kill", "-CONT", pid]),
-        "a second transfer begins and ends": lambda: setup.client.running(setup.download or setup.upload),
-        "the origin sends 10 Mbit/s": lambda: slow_origin(setup.testbed, 10),
-    }
-    return events[event]()
+def _fault(name: str, setup: Setup) -> AbstractContextManager[None]:
+    """Return a context manager for a fault of Wi-Fi."""
+    router, device = setup.testbed["hop2"], "lan" if setup.download else "wan"
+    if name == "rate":
+        return router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device))
+    if name == "down":
+        return setup.client.link_down("wlan0")
+    return dropping(router, f"numgen random mod 100 < {LOSS_PERCENT} drop" if name == "loss" else "drop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +69,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the varied settings; *rtt* is in ms. *event* is the name of a fault or of a control."""
+    """A direction, an RTT in milliseconds, and a fault."""
 
     direction: str
     rtt: int
-    event: str
+    fault: str
 
     def __str__(self) -> str:
-        return f"{self.direction}, {self.rtt} ms, {self.event if self.is_control else FAULTS[self.event]}"
-
-    @property
-    def is_control(self) -> bool:
-        """Whether the cell is a transfer without a fault."""
-        return self.event not in FAULTS
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """One transfer without a fault."""
-
-    # Some controls need little data. Without Wi-Fi, a transfer has no cap to relax.
-    wifi: float = figure("Wi-Fi before the event", unit=" Mbit/s", scale=1e-6, least=0.1)
-    relaxations: int = figure("relaxations", by="most", digits=0, most=0)
+        return f"{self.direction}, {self.rtt} ms, {FAULTS[self.fault]}"
 
 
 def _figure(guard: str, heading: str, aim: str, **column: Any) -> Any:
@@ -113,10 +86,12 @@ def _figure(guard: str, heading: str, aim: str, **column: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transfer with a fault. Times are in seconds; infinity if the event did not happen before the samples end."""
+    """One transfer with a fault. Times are in seconds; infinity if the event did not happen in the recorded time."""
 
-    before: float = figure("Wi-Fi before", scale=1e-6)
-    """Wi-Fi's rate before the fault, bits/s."""
+    before: float = figure(
+        "Wi-Fi before, share", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2
+    )
+    """Wi-Fi's rate before the fault, in bits/s."""
     recovered: float = _figure(
         ON, "recovery after s", "recovery from the fault after", unit=" s",
         most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
@@ -137,13 +112,6 @@ class Outcome:
     """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
 
 
-def cells(chosen: Settings) -> list[Cell]:
-    """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
-    controls = {"down": CONTROLS, "up": CONTROLS[:-1]}
-    pairs = product(chosen.rtt, chosen.direction)
-    return [Cell(direction, rtt, event) for rtt, direction in pairs for event in (*chosen.fault, *controls[direction])]
-
-
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
     """Build a testbed for all cells of one direction and RTT."""
@@ -152,40 +120,37 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
         yield Setup.start(testbed, _policy(True, direction), down=direction == "down", up=direction == "up")
 
 
-def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
-    """Run a transfer with a fault of Wi-Fi, or a transfer without a fault, and return its result."""
-    cell = turn.cell
-    setup.load_while_idle(_policy(turn.variant != OFF, cell.direction), ["cap"])
+def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
+    """Run a transfer with a fault of Wi-Fi."""
+    direction = turn.cell.direction
+    setup.load_while_idle(_policy(turn.variant == ON, direction), ["cap"])
     relaxations = _relaxations(setup)
-    with _start_transfer(setup) as (client, recorder):
+    with _start_transfer(setup) as recorder:
         recorder.wait(WARM_UP_SECONDS)
         until = recorder.now
-        with _during(cell.event, setup, client):
+        with _fault(turn.cell.fault, setup):
             # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
             fault_at = recorder.now
-            recorder.wait(fault_at + (FAULT_SECONDS / 2 if cell.is_control else FAULT_SECONDS))
-        recorder.wait(fault_at + FAULT_SECONDS + (0 if cell.is_control else AFTER_SECONDS[cell.direction]))
-    samples, relaxations = recorder.samples, _relaxations(setup) - relaxations
-    if cell.is_control:
-        return Control(mean_rate(samples, "wlan0", WARM_UP_SECONDS / 2, WARM_UP_SECONDS), relaxations)
-    return judge(samples, until, fault_at, relaxations)
+            recorder.wait(fault_at + FAULT_SECONDS)
+        recorder.wait(fault_at + FAULT_SECONDS + AFTER_SECONDS[direction])
+    return evaluate(recorder.samples, until, fault_at, _relaxations(setup) - relaxations)
 
 
 @contextmanager
-def _start_transfer(setup: Setup) -> Iterator[tuple[Process, Recorder]]:
-    """Start a transfer; yield its process and a recorder of its paths. For an upload, first wait for the cap."""
+def _start_transfer(setup: Setup) -> Iterator[Recorder]:
+    """Start a transfer; yield a recorder of its paths. For an upload, first wait for the cap."""
 
     def in_force() -> bool:
         status = setup.throttler.status()
         rates = [each["rate"] for each in status["classes"] if each["direction"] == "up"]
         return bool(status["counters"]["upload_entries"]) and rates == [CAP * 1_000_000]
 
-    with setup.client.running(setup.download or setup.upload) as process:
+    with setup.client.running(setup.download or setup.upload):
         if setup.upload:
             wait_until(in_force, "the cap is in force", timeout=30)
-        new = Recorder(setup.client, DEVICES) if setup.download else upload_recorder(setup.proxy, setup.client)
-        with new as recorder:
-            yield process, recorder
+        download = Recorder(setup.client, DEVICES) if setup.download else None
+        with download or upload_recorder(setup.proxy, setup.client) as recorder:
+            yield recorder
 
 
 def _relaxations(setup: Setup) -> int:
@@ -197,10 +162,10 @@ def _policy(guard: bool, direction: str) -> str:
     return f"{POLICY_PATHS}guard: {{enabled: {str(guard).lower()}}}\nrules: [{rule}]\n"
 
 
-def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations: int) -> Outcome:
+def evaluate(samples: Sequence[Sample], until: float, fault_at: float, relaxations: int) -> Outcome:
     """Return a transfer's outcome. The fault began between *until* and *fault_at*.
 
-    Raises ValueError if there are too few samples, or if Wi-Fi carried no data before the fault.
+    Raises ValueError if Wi-Fi carried no data before the fault.
     """
     before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
@@ -209,52 +174,37 @@ def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations:
     # Data that arrives as the fault ends is not a recovery.
     totals = windows([sample for sample in samples if sample.time <= end - 0.2], DEVICES, WINDOW_SECONDS, fault_at)
     recovered = next((begin + WINDOW_SECONDS for begin, rate in totals if rate >= MIN_RECOVERY * before), math.inf)
-    cap_at = _end_of_excess(samples, end)
-    excess_end = min(cap_at, samples[-1].time)
+    rates = windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)
+    excess_end = max((begin + CAP_WINDOW_SECONDS for begin, rate in rates if rate > 1.1e6 * CAP), default=end)
+    # The cap is in force if at least one more second was recorded.
+    is_in_force = excess_end + CAP_WINDOW_SECONDS <= samples[-1].time
     excess = max(0.0, mean_rate(samples, "eth0", fault_at, excess_end) - CAP * 1e6)
     return Outcome(
         before=before,
         recovered=recovered - fault_at,
         during=sum(mean_rate(samples, device, fault_at + 2, end) for device in DEVICES) / before,
-        in_force=cap_at - end,
+        in_force=excess_end - end if is_in_force else math.inf,
         relaxations=relaxations,
         excess=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
     )
 
 
-def _end_of_excess(samples: Sequence[Sample], end: float) -> float:
-    """Return the end of the last second above the cap after *end*; infinity if this is the last recorded second."""
-    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)]
-    if not above:
-        raise ValueError("no second of samples after the fault")
-    if above[-1][1]:
-        return math.inf
-    return max((begin + CAP_WINDOW_SECONDS for begin, is_above in above if is_above), default=end)
-
-
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),
-    cells=cells,
+    cells=lambda chosen: [Cell(*each) for each in product(chosen.direction, chosen.rtt, chosen.fault)],
     shared_bed=lambda cell: f"{cell.direction}, {cell.rtt} ms",
-    variants=lambda chosen, cell: ("",) if cell.is_control else (ON, OFF),
-    runs=lambda chosen, cell, arm: 1 if cell.is_control else chosen.runs,
+    variants=lambda chosen, cell: (ON, OFF),
     bed=bed,
     measure=measure,
-    tables=(
+    tables=[
         Table(
             "Wi-Fi fails while Ethernet is capped",
-            (
-                RUNS,
-                *columns_of(Outcome),
-                Column("", "before", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
-            ),
+            (RUNS, *columns_of(Outcome)),
             (
                 ("", lambda row: row.cell.direction), ("RTT", lambda row: f"{row.cell.rtt} ms"),
-                ("Wi-Fi", lambda row: FAULTS[row.cell.event]), ("guard", lambda row: row.variant),
+                ("Wi-Fi", lambda row: FAULTS[row.cell.fault]), ("guard", lambda row: row.variant),
             ),
-            of=lambda row: not row.cell.is_control,
         ),
-        Table("Without a fault", columns_of(Control), (("control", str),), of=lambda row: row.cell.is_control),
-    ),
+    ],
 )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Devices without proxy settings that use a relay: goodput over both uplinks, added delay, processor time, outages.
+"""Devices without proxy settings behind a relay: goodput over both uplinks, added delay, processor time, outages.
 
 The uplinks have 40 and 20 Mbit/s and no delay; while the cost is measured, their rate is unlimited. The parent is a
 real Squid, and the origin is a real Apache.
@@ -7,9 +7,10 @@ real Squid, and the origin is a real Apache.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mptcp_lab.agent.processors import tree_seconds
@@ -20,19 +21,19 @@ from mptcp_lab.testbed.services import RELAY_CONFIG, python_command, start_origi
 from mptcp_lab.testbed.topologies import behind_relay, paths
 
 from ..statistics import median
-from .aims import Aim
 from .columns import Results, Turn
+from .findings import Aim
 from .parameters import choices, parameter, whole
 from .scenario import Scenario
 
 DEVICES = 300
-"""Number of devices, each with its own address. curl(1) makes at most as many transfers in parallel."""
+"""Number of devices, each with its own address: the maximum number of curl's parallel transfers."""
 ADDRESSES = [f"10.48.{number // 200}.{number % 200 + 2}" for number in range(DEVICES)]
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 SMALL_URL = f"http://{SITE}/{SMALL}"
 REQUESTS = 20
-"""Number of requests per run. Their median is used."""
+"""Number of HTTPS requests for each way and run."""
 REQUEST_TIMEOUT = 60.0
 SQUID_CONFIG_LINES = """
 http_port 3129 intercept name=web
@@ -55,28 +56,16 @@ class Greeting(socketserver.BaseRequestHandler):
 socketserver.ThreadingTCPServer.allow_reuse_address = True
 socketserver.ThreadingTCPServer(("", 25), Greeting).serve_forever()
 """
-GREETING_CLIENT = f"""
-import socket, statistics, time
-took = []
-for _ in range(3):
-    start = time.monotonic()
-    with socket.create_connection(("{SITE}", 25), 30) as connection:
-        assert connection.recv(100).startswith(b"220")
-    took.append(time.monotonic() - start)
-print(statistics.median(took))
-"""
 WAYS = ("nat", "forwarder", "squid")
 """How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
-by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
+or by Debian's Squid, which has the same parent, and gets the connections at its ``intercept`` ports."""
 PARTS = ("goodput", "first byte", "banner", "outage", "crowd", "cost")
 MAX_ADDED_MS = 5.0
-"""Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
+"""Maximum milliseconds that the forwarder may add. The round trip to its parent takes none here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings that ``--set`` chooses."""
-
     part: tuple[str, ...] = choices("parts to measure", PARTS, quick="goodput,banner")
     runs: int = parameter("number of runs", "5", whole(), quick="1")
 
@@ -96,49 +85,47 @@ def home_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site
 
 
 def measure(site: Site, turn: Turn[str]) -> Values:
-    """Measure one part. Each part is measured by the method of *site* with its name."""
+    """Measure one part, by the method of *site* with its name."""
     return Values(getattr(site, turn.cell.replace(" ", "_"))())
 
 
 def verdicts(results: Results[str, Values]) -> Iterator[Aim]:
     """Yield the aims of each measured part."""
     for part in results.cells:
-        if runs := [run.values for run in results.of(part)]:
-            yield from judge(part, {name: [values[name] for values in runs] for name in runs[0]})
-
-
-def judge(part: str, values: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
-    """Yield the aims of *part*; *values* has the measured values of all runs by name."""
-    medians = {name: median(each) for name, each in values.items()}
-    ours, squid, nat = (medians.get(way, 0.0) for way in ("forwarder", "squid", "nat"))
-    if part == "goodput":
-        both = sum(medians[uplink] for uplink in UPLINKS)
-        yield Aim("goodput of the forwarder / sum of the uplinks", ours / both, least=0.9, most=1.05)
-        yield Aim("goodput of Squid / sum of the uplinks", squid / both)
-    elif part in ("first byte", "banner"):
-        name = "first byte of HTTPS" if part == "first byte" else "greeting of a server that speaks first"
-        yield Aim(f"{name}: added by the forwarder", ours - nat, " ms", most=MAX_ADDED_MS)
-        yield Aim(f"{name}: added by Squid", squid - nat, " ms")
-    elif part == "outage":
-        yield Aim("first uplink silent: pause of a running download", max(values["pause"]), " s", most=3.0)
-        yield Aim("first uplink silent: first new request", max(values["request"]), " s", most=4.0)
-        yield Aim("first uplink silent: longest later request", max(values["later"]), " s", most=0.5)
-        yield Aim("first uplink restored: download uses it after", max(values["back"]), " s", most=10.0)
-    elif part == "crowd":
-        crowd = f"{DEVICES} devices at once"
-        yield Aim(f"{crowd}: answered requests", min(values["answered"]), least=DEVICES, most=DEVICES)
-        yield Aim(f"{crowd}: connections that bypassed the parent", max(values["direct"]), most=0)
-        yield Aim(f"{crowd}: last answer after", medians["seconds"], " s")
-    else:
-        yield Aim("processor time per GB, forwarder / Squid", ours / squid, most=1.2)
-        yield Aim("processor time per GB, forwarder", ours, " s")
+        runs = [run.values for run in results.of(part)]
+        if not runs:
+            continue
+        values = {name: [run[name] for run in runs] for name in runs[0]}
+        medians = {name: median(each) for name, each in values.items()}
+        ours, squid, nat = (medians.get(way, 0.0) for way in ("forwarder", "squid", "nat"))
+        if part == "goodput":
+            both = sum(medians[uplink] for uplink in UPLINKS)
+            yield Aim("goodput of the forwarder / sum of the uplinks", ours / both, least=0.9, most=1.05)
+            yield Aim("goodput of Squid / sum of the uplinks", squid / both)
+        elif part in ("first byte", "banner"):
+            name = "first byte of HTTPS" if part == "first byte" else "greeting of a server that speaks first"
+            yield Aim(f"{name}: added by the forwarder", ours - nat, " ms", most=MAX_ADDED_MS)
+            yield Aim(f"{name}: added by Squid", squid - nat, " ms")
+        elif part == "outage":
+            yield Aim("first uplink silent: pause of a running download", max(values["pause"]), " s", most=3.0)
+            yield Aim("first uplink silent: first new request", max(values["request"]), " s", most=4.0)
+            yield Aim("first uplink silent: longest later request", max(values["later"]), " s", most=0.5)
+            yield Aim("first uplink restored: download uses it after", max(values["back"]), " s", most=10.0)
+        elif part == "crowd":
+            crowd = f"{DEVICES} devices at once"
+            yield Aim(f"{crowd}: answered requests", min(values["answered"]), least=DEVICES, most=DEVICES)
+            yield Aim(f"{crowd}: connections that bypassed the parent", max(values["direct"]), most=0)
+            yield Aim(f"{crowd}: last answer after", medians["seconds"], " s")
+        else:
+            yield Aim("processor time per GB, forwarder / Squid", ours / squid, most=1.2)
+            yield Aim("processor time per GB, forwarder", ours, " s")
 
 
 class Site:
-    """One testbed with a relay, its parent and an origin. A method with the name of a part measures this part once."""
+    """A testbed with a relay, its parent and an origin. A method with the name of a part measures this part once."""
 
     def __init__(self, testbed: Testbed) -> None:
-        self._testbed = testbed
+        self.testbed = testbed
         self._relay, self._device = testbed["relay"], testbed["client"]
         self._parent = testbed["proxy"].service_address()
         home.add_site_addresses(testbed)
@@ -150,9 +137,6 @@ class Site:
         for address in ADDRESSES:
             self._device.run(["ip", "addr", "add", f"{address}/16", "dev", "eth0"])
 
-    def check_emulation(self) -> None:
-        self._testbed.check_emulation()
-
     @contextmanager
     def _carried_by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
         """Carry a device's connections by NAT, our forwarder or Squid. Yield the relay's process; None for NAT."""
@@ -161,19 +145,19 @@ class Site:
             if way == "nat":
                 yield None
             else:
-                ours = way == "forwarder"
-                with home.forwarder(self._relay, settings) if ours else _squid(self._relay, self._parent) as process:
+                forwarder = home.forwarder(self._relay, settings) if way == "forwarder" else None
+                with forwarder or _squid(self._relay, self._parent) as process:
                     yield process
 
-    def _measure_each_way(self, value: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
+    def _measure_each_way(self, measure: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
         values = {}
         for way in ways:
             with self._carried_by(way):
-                values[way] = value()
+                values[way] = measure()
         return values
 
     def goodput(self) -> dict[str, float]:
-        """Return Mbit/s of a download over each uplink by NAT, and over both uplinks by our forwarder and by Squid."""
+        """Return the Mbit/s of a download over each uplink with NAT, and over both with our forwarder and Squid."""
         rates = {}
         for uplink in UPLINKS:
             with self._carried_by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
@@ -188,15 +172,26 @@ class Site:
         )
 
     def banner(self) -> dict[str, float]:
-        """Return, for each way, the milliseconds to the greeting of a server that speaks first."""
-        command = python_command(GREETING_CLIENT)
-        return self._measure_each_way(lambda: 1e3 * float(self._device.run(command, timeout=REQUEST_TIMEOUT).stdout))
+        """Return, for each way, the milliseconds to the greeting of a server that speaks first: the median of 3."""
+
+        def greeting_seconds() -> float:
+            start = time.monotonic()
+            try:
+                with self._device.entered(), socket.create_connection((SITE, 25), REQUEST_TIMEOUT) as connection:
+                    greeting = connection.recv(100)
+            except OSError as error:
+                raise TestbedError(f"no greeting arrived: {error}") from error
+            if not greeting:
+                raise TestbedError("the connection was closed without a greeting")
+            return time.monotonic() - start
+
+        return self._measure_each_way(lambda: 1e3 * median([greeting_seconds() for _ in range(3)]))
 
     def outage(self) -> dict[str, float]:
-        """Return, in seconds, a download's longest pause and durations of requests in an outage, and the recovery."""
+        """Return seconds: a download's longest pause and durations of requests in an outage; then the recovery."""
         with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
-            with home.silent(self._testbed["core"], "eth0"):
+            with home.silent(self.testbed["core"], "eth0"):
                 start = last = time.monotonic()
                 before, pause = size(), 0.0
                 request = self._device.popen(_curl(SMALL_URL, "%{time_total}"))
@@ -214,17 +209,18 @@ class Site:
         return {"pause": pause, "request": float(request.output()), "later": later, "back": back}
 
     def crowd(self) -> dict[str, float]:
-        """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""
+        """Let all devices request a file at once. Return answers, connections past the parent, and the duration."""
         request = 'url = "{}"\noutput = /dev/null\nwrite-out = "%{{size_download}}\\n"\ninterface = {}\n'
         requests = self._device.write("crowd", "next\n".join(request.format(SMALL_URL, each) for each in ADDRESSES))
         with self._carried_by("forwarder"):
             start = time.monotonic()
             parallel = ["--parallel", "--parallel-immediate", "--parallel-max", str(DEVICES)]
-            done = self._device.run(["curl", "-sS", *parallel, "-K", str(requests)], timeout=120, check=False)
+            transfers = self._device.run(["curl", "-sS", *parallel, "-K", str(requests)], timeout=120, check=False)
             seconds = time.monotonic() - start
-            time.sleep(1.5)  # because the forwarder writes its status once a second
+            # The forwarder writes its status once a second.
+            time.sleep(1.5)
             direct = float(home.forwarded(self._relay)["direct"])
-        return {"answered": done.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
+        return {"answered": transfers.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:
         """Return the processor seconds per GB of the process that carries the download."""
@@ -270,11 +266,11 @@ def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
     peer = f"cache_peer {parent} parent 3128 0 no-query no-digest connect-timeout=3"
     config = relay.write("relay.conf", f"{text}{peer}\nrequest_start_timeout 3 seconds\nshutdown_lifetime 0 seconds\n")
     proxy = start_relay(relay, config)
-    with ExitStack() as scope:
-        scope.callback(proxy.process.stop)
-        relay.run(["nft", NFT_RULES.strip().replace("\n", "; ")])
-        scope.callback(relay.run, ["nft", "delete table ip squid"])
-        yield proxy.process
+    try:
+        with relay.changed(["nft", NFT_RULES.strip().replace("\n", "; ")], ["nft", "delete table ip squid"]):
+            yield proxy.process
+    finally:
+        proxy.process.stop()
 
 
 SCENARIO = Scenario(

@@ -4,7 +4,7 @@
 The probe accepts MPTCP connections and sends data on each. It captures signalling segments, and the packets that it
 sends to the first subflow's address, with netfilter's marks: when a subflow has an entry in the kernel's set, its
 packets have our bits in their marks. The probe writes the delay of each join to a file. All times are the kernel's time
-stamps, so that the probe may read them late, in few steps: the measured throttler needs the processor.
+stamps, so the probe reads them rarely: the measured throttler needs the processor.
 
 The client opens connections one after another, reads from each until shortly after it has a second subflow, and then
 aborts it: a normal close would send the data in the proxy's buffers at the same time as the next connection.
@@ -34,16 +34,15 @@ from mptcp_throttler.shaping.model import Ownership
 
 GIVE_UP_SECONDS = 3.0
 """A cap's entry that is not visible this many seconds after the join counts as missing."""
-JOIN_TIMEOUT = 30.0
-"""The probe ends this many seconds after the last join if fewer than the requested number arrive."""
 _READ_INTERVAL = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this period."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK, _SO_MARK = 35, 33, 75, 36
-_HEADERS = 14 + 20
-"""Bytes of the Ethernet header and of an IPv4 header without options."""
+_ETH_P_ALL = 0x0003
+_CLIENT_PORT_OFFSET = 14 + 20 + 2
+"""Offset of TCP's destination port in a frame, after the Ethernet header and an IPv4 header without options."""
 _JOIN_TIMEOUT, _READ_SECONDS, _PAUSE_SECONDS = 5.0, 0.15, 0.05
 """Seconds that the client waits for a second subflow (a lost SYN is sent again after 1 and 3 seconds), then reads, and
-then pauses between connections."""
+pauses after the connection."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
 """A struct linger that makes close(2) abort the connection."""
@@ -74,31 +73,28 @@ def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) 
 
 
 class MarkedPackets:
-    """The packets that leave wan0 from *port* to *client*: IPv4 over Ethernet. Needs Linux 5.19 (SO_RCVMARK)."""
+    """Reads the IPv4 packets that leave wan0 from *port* to *client*. Needs Linux 5.19 (SO_RCVMARK)."""
 
     def __init__(self, port: int, client: str) -> None:
-        self._port = port
         self._clock_offset = time.time() - time.monotonic()
-        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
-        self._socket.bind(("wan0", 0))
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         attach_filter(self._socket, f"outbound and tcp src port {port} and dst host {client}", "wan0")
         for option, value in ((_SO_TIMESTAMPNS, 1), (_SO_RCVMARK, 1), (_SO_RCVBUFFORCE, 32 << 20)):
             self._socket.setsockopt(socket.SOL_SOCKET, option, value)
         self._socket.setblocking(False)
+        # Without a protocol, the socket receives no packets before this.
+        self._socket.bind(("wan0", _ETH_P_ALL))
 
     def read(self) -> Iterator[tuple[int, float]]:
         """Yield the client's port and the monotonic time of each marked packet since the last call."""
         while True:
             try:
-                frame, ancillary, _, address = self._socket.recvmsg(128, 128)
+                frame, ancillary, _, _ = self._socket.recvmsg(128, 128)
             except BlockingIOError:
                 return
-            if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
-                continue  # It was captured before the filter was attached.
-            source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
             data = {kind: body for _, kind, body in ancillary}
-            mark = int.from_bytes(data[_SO_MARK], sys.byteorder)
-            if source_port == self._port and mark & Ownership().mark_mask:
+            if int.from_bytes(data[_SO_MARK], sys.byteorder) & Ownership().mark_mask:
+                [client_port] = struct.unpack_from("!H", frame, _CLIENT_PORT_OFFSET)
                 seconds, nanoseconds = struct.unpack("=qq", data[_SO_TIMESTAMPNS])
                 yield client_port, seconds + nanoseconds / 1e9 - self._clock_offset
 
@@ -120,21 +116,21 @@ def serve(port: int) -> None:
 
 
 def probe(port: int, count: int, client: str, output: str) -> None:
-    """Write the delays of the joins of *count* connections to *port*, whose first subflow comes from *client*."""
+    """Write the delays of *count* joins of connections to *port*, whose first subflow comes from *client*."""
     signals, packets = Capture("wan0", [port]), MarkedPackets(port, client)
     # Serve in a separate process: a thread would make the probe wait for the interpreter, 5 ms at a time.
     multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
     segments: list[Segment] = []
     marked: dict[int, float] = {}
     joins, last = 0, time.monotonic()
-    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else JOIN_TIMEOUT):
+    while joins < count or time.monotonic() < last + GIVE_UP_SECONDS:
         time.sleep(_READ_INTERVAL)
-        new = list(signals.read())
-        segments += new
-        for client_port, when in packets.read():
-            marked.setdefault(client_port, when)
-        if more := sum(is_join(segment, port) for segment in new):
-            joins, last = joins + more, time.monotonic()
+        new_segments = list(signals.read())
+        segments += new_segments
+        for client_port, seconds in packets.read():
+            marked.setdefault(client_port, seconds)
+        if new_joins := sum(is_join(segment, port) for segment in new_segments):
+            joins, last = joins + new_joins, time.monotonic()
     Path(output).write_text(json.dumps(delays(segments, marked, port)))
 
 

@@ -1,37 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opens thousands of slow tunnels (the crowd), each with two subflows, through the real proxy; defines the throttler's
-policies for them; and measures how fast the throttler reacts to joins.
+"""Opens thousands of slow tunnels (the crowd), each with two subflows, through the real proxy, and defines the
+throttler's policies for them.
 
-The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
-endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
-origin. Squid has two workers, because each tunnel takes two descriptors, and many systems allow a process 20,000.
+The crowd has its own namespace and its own two paths, so that changes of the client's endpoints (ip-mptcp(8)) do not
+affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its origin. Squid has two workers,
+because each tunnel takes two descriptors, and many systems allow a process 20,000.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import re
 import struct
-import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, services
-from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.host import Program
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, accepts, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, wait_until
 from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
-from ..statistics import percentiles
-from .columns import figure, of_cell
 from .devices import POLICY_PATHS
 from .relay_load import build
 
@@ -43,7 +36,7 @@ TRICKLE = 5_000
 MAX_OPEN_RATE = 300
 """Maximum number of tunnels that the client opens per second."""
 OPEN_TIMEOUT = 60.0
-"""Seconds that the client may need to open the tunnels, in addition to their number / rate."""
+"""Seconds that the client may need to open the tunnels, in addition to their number / their rate."""
 KILL_TIMEOUT = 60.0
 """Seconds after SIGTERM, after which a throttler that still runs is killed."""
 WORKERS = 2
@@ -61,7 +54,7 @@ max_filedescriptors {MAX_DESCRIPTORS}
 shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
-"""Tokens in the line that ss(8) prints for a subflow: the client's token and id, the proxy's token and id."""
+"""Matches the tokens that ss(8) prints for a subflow. Its group is the proxy's token of the connection."""
 _COUNTERS = struct.Struct("=6Q")
 
 
@@ -77,7 +70,7 @@ class Counters(NamedTuple):
 
 
 class _Member:
-    """One process of the crowd."""
+    """One process of the crowd: its client or its origin."""
 
     def __init__(self, testbed: Testbed, node: LiveNode, role: str, *arguments: object) -> None:
         path = node.directory / f"crowd-{role}"
@@ -105,7 +98,7 @@ class Crowd:
 
     testbed: Testbed
     server: Program
-    """Squid, or the crowd's origin that replaces it."""
+    """Squid, or without Squid the crowd's origin."""
     client: _Member
     origin: _Member
 
@@ -116,6 +109,9 @@ class Crowd:
         Without *squid*, the crowd's origin listens on the proxy's port and sends no data.
         """
         proxy = testbed["proxy"]
+        for node in (testbed[NODE], proxy):
+            # connect(2) tries every second port first. Of the default 28,000 ports it finds only 14,000 quickly.
+            node.run(["sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65000"])
         if squid:
             server = services.start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID)).process
             target = f"{testbed['origin'].service_address()}:{ORIGIN_PORT}"
@@ -138,33 +134,30 @@ class Crowd:
         return whole_state(node, directory, except_for=(self.server.pid,))
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
-        """Stop *throttler* by SIGTERM. Return the differences from the state *before*, and the exit code
-        if it is not 0."""
+        """Stop *throttler*. Return the differences from the state *before*, and the exit code if it is not 0."""
         code = throttler.process.stop(KILL_TIMEOUT)
-        # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
         return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
 
     def keep_open(self, count: int) -> None:
         """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
         before = self.client.read()
         self.client.set("wanted", count + before.ended)
-        deadline = time.monotonic() + max(0, count - before.open) / MAX_OPEN_RATE + OPEN_TIMEOUT
-        # After the client has closed a tunnel, wait until the proxy has also closed its connection to the origin.
-        while (now := self.client.read()).open != count or self.origin.read().open != count:
-            if time.monotonic() > deadline:
-                raise TestbedError(f"{now.open} of {count} tunnels are open: {now}{self.server.tail()}")
-            time.sleep(0.05)
+
+        def is_reached() -> bool:
+            # After the client has closed a tunnel, the proxy closes its connection to the origin.
+            return self.client.read().open == self.origin.read().open == count
+
+        timeout = max(0, count - before.open) / MAX_OPEN_RATE + OPEN_TIMEOUT
+        wait_until(is_reached, f"{count} tunnels are open", timeout=timeout, process=self.server)
 
     def replace_per_second(self, rate: int) -> None:
-        """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
+        """From now on, replace *rate* tunnels per second, the oldest first. 0 stops this."""
         self.client.set("churn", rate)
 
-    def wait_for_joins(self, count: int, within: float = 10.0) -> int:
-        """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
-        deadline = time.monotonic() + within
-        while (number := len(two_subflows(self.list_subflows()))) < count and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return number
+    def wait_for_joins(self, count: int) -> None:
+        """Wait until *count* connections have two subflows. Raises TestbedError after ten seconds."""
+        joined = f"{count} connections have two subflows"
+        wait_until(lambda: len(two_subflows(self.list_subflows())) >= count, joined, timeout=10)
 
     def list_subflows(self) -> str:
         """Return ss(8)'s list of the established subflows to the proxy."""
@@ -174,14 +167,7 @@ class Crowd:
 
 def with_crowd(topology: Topology) -> Topology:
     """Return *topology* with the crowd's node and its two unshaped paths."""
-    # connect(2) tries every second port first. Of the default 28,000 ports it finds only 14,000 quickly.
-    sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
-    crowded = with_second_client(topology, NODE)
-    nodes = tuple(
-        replace(each, sysctls=(*each.sysctls, *sysctls)) if each.name in (NODE, "proxy") else each
-        for each in crowded.nodes
-    )
-    return replace(crowded, name=f"{topology.name}-crowd", nodes=nodes)
+    return replace(with_second_client(topology, NODE), name=f"{topology.name}-crowd")
 
 
 def two_subflows(listing: str) -> set[str]:
@@ -199,68 +185,30 @@ def remote_ends(status: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 
 PROBE_PORT = PROXY_PORT + 1
-"""Port on which the reaction to joins is measured, because Squid listens on the other port."""
+"""Port on which the reaction to joins is measured. Squid listens on the proxy's port."""
 CAP = 1_000_000_000
 """Cap of the crowd in bits/s. It is never reached: 10,000 slow tunnels need less than half of this rate."""
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
 _PATHS = f"{POLICY_PATHS}  first: {{clients: [{ADDRESSES[0]}0/24]}}\n  second: {{clients: [{ADDRESSES[1]}0/24]}}\n"
 UNCAPPED = f"{_PATHS}rules: []\n"
-_CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
-CAPPED = f"{_PATHS}rules:\n{_CROWD}"
-"""A policy with one cap for all subflows of the crowd's first path."""
-# Without anticipation: with anticipation, the entry exists before the join whose reaction is measured. The budget
-# counts the second path's bytes, whichever rule decides about the first path.
+# Anticipation is off: with it, a cap's entry would exist before the join whose reaction is measured. The budget counts
+# the second path's bytes, even if it does not decide about the first path.
 FULL = f"""\
 {_PATHS}anticipate: false
 rules:
   - {{name: client, paths: [ethernet], throttle: {{rate: 5 Mbit/s, landing: at-once}}}}
-{_CROWD}\
+  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}
   - name: volume
     paths: [first, second]
     budget: {{period: month, steps: [{{after: 100 TB, throttle: {{rate: 1 Mbit/s}}}}]}}
 """
-"""A policy with caps, the guard (on by default) and a budget that is never used up."""
+"""A policy with one cap for all subflows of the crowd's first path, a cap of the client, the guard, which is on by
+default, and a budget that is never used up."""
 
 
 def start_with(proxy: LiveNode, policy: str) -> Throttler:
-    """Start a throttler with the text *policy*, a new ledger and the probe's port."""
+    """Start a throttler with the text *policy* and a new ledger, for the ports of proxy and probe."""
     settings = {"listen_ports": [PROXY_PORT, PROBE_PORT], "netfilter": "iptables"}
     file = proxy.write("policy.yaml", policy)
     return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))
-
-
-MAX_P99_MS = 5.0
-"""Aim: greatest 99th percentile of the reaction time, in milliseconds."""
-_JOIN_COUNT = of_cell(lambda cell: cell.count)
-
-
-@dataclass(frozen=True, slots=True)
-class Reactions:
-    """The reactions to many joins: numbers of connections, and delays in milliseconds."""
-
-    joined: int = figure("joined connections", least=_JOIN_COUNT, digits=0)
-    capped: int = figure("joined connections, capped after the join", least=_JOIN_COUNT, digits=0)
-    capped_before: int = figure("joined connections, capped before the join", most=0, digits=0)
-    median: float = figure("median ms")
-    p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
-    greatest: float = figure("greatest ms")
-
-
-def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
-    """Return the reactions to *count* joins of connections to the free *port*. A throttler must be running."""
-    proxy, client = testbed["proxy"], testbed["client"]
-    output, address = testbed.directory / "delays.json", proxy.address("wan0")
-    program = [sys.executable, "-I", "-m", f"{__package__}.join_probe"]
-    probe = proxy.popen([*program, "probe", str(port), str(count), client.address("eth0"), str(output)], name="probe")
-    # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
-    with undone_on_error(probe.kill_tree):
-        # On a busy machine the probe's start takes more than ten seconds.
-        wait_until(lambda: accepts(proxy, address, port), "the probe listens", process=probe, timeout=60)
-        client.run([*program, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
-        if probe.wait(60) != 0:
-            raise TestbedError(f"the probe failed{probe.tail()}")
-    # The delay of a join without a cap is infinity.
-    delays = json.loads(output.read_text())
-    capped, before = sum(0 <= delay < inf for delay in delays), sum(delay < 0 for delay in delays)
-    return Reactions(len(delays), capped, before, *percentiles(delays, (50, 99, 100), default=inf))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What middleboxes do to Multipath TCP, and whether the throttler's status stays true.
+"""What middleboxes do to Multipath TCP, and whether the throttler's status remains correct.
 
 This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel
 and more behaviours. Each behaviour is measured on the path on which connections open, on the path that joins, and on
@@ -20,13 +20,14 @@ from mptcp_lab.emulation.model import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, S
 from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.build import lab_of
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
+from mptcp_lab.testbed.services import Throttler, wait_until
 from mptcp_lab.testbed.transfer import observe
 
 from .columns import Column, Row, Table, Turn
 from .devices import POLICY_PATHS
-from .parameters import parameter, words
+from .parameters import choices
 from .scenario import Scenario
+from .setup import ProxySite
 
 RATE = 20_000_000
 """Rate of each direction in bits/s."""
@@ -40,7 +41,7 @@ CHECK_INTERVAL = 0.25
 POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
 """Places of the middlebox, and their paths. Connections open on Ethernet; the subflow on Wi-Fi joins."""
-OF_THE_REQUEST = ("alg-longer", "alg-shorter")
+REQUEST_BEHAVIOURS = ("alg-longer", "alg-shorter")
 """Behaviours that change only the request, which contains an address and uses the path on which connections open."""
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
 """Behaviours that MPTCP was designed to survive (RFC 8684, 3.7): both subflows carry data."""
@@ -94,42 +95,35 @@ class Download:
         if self.fallbacks:
             return "fell back"
         # Two subflows are used if each path carried more than 5 % of the bytes.
-        both = min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
-        return "two subflows" if both else "one subflow"
+        uses_both = min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
+        return "two subflows" if uses_both else "one subflow"
 
     @property
-    def wrong(self) -> float:
+    def seconds_wrong(self) -> float:
         """Seconds in which status and kernel showed different numbers of subflows."""
         return self._seconds(lambda each: each.status != each.kernel)
 
     @property
-    def only_capped(self) -> float:
+    def seconds_only_capped(self) -> float:
         """Seconds in which a connection's only subflow had a cap."""
         return self._seconds(lambda each: each.capped > 0 and each.kernel < 2)
 
-    def _seconds(self, holds: Callable[[StatusCheck], bool]) -> float:
-        return sum(after.time - before.time for before, after in pairwise(self.checks) if holds(before))
+    def _seconds(self, applies: Callable[[StatusCheck], bool]) -> float:
+        return sum(after.time - before.time for before, after in pairwise(self.checks) if applies(before))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    behaviour: tuple[str, ...] = parameter(
-        f"behaviours of the middlebox: a list of {', '.join(BEHAVIOURS)}", ",".join(BEHAVIOURS), words(*BEHAVIOURS),
-        quick="nothing,remove-data,sequence",
-    )  # fmt: skip
+    behaviour: tuple[str, ...] = choices(
+        "behaviours of the middlebox", BEHAVIOURS, quick="nothing,remove-data,sequence"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Bed:
+class Bed(ProxySite):
     """A testbed with all services and with a middlebox on each path, which at first changes no packets."""
 
-    testbed: Testbed
     throttler: Throttler
-    proxy: Proxy
-    origin: Origin
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
 
 
 @contextmanager
@@ -140,7 +134,7 @@ def middlebox_bed(chosen: Settings, behaviours: Sequence[str], seed: int) -> Ite
         host = testbed["proxy"]
         config = services.write_throttler_config(host, host.write("policy.yaml", POLICY))
         throttler, proxy = services.start_throttler(host, config), services.start_proxy(host)
-        yield Bed(testbed, throttler, proxy, services.start_origin(testbed["origin"], {"file": FILE_BYTES}))
+        yield Bed(testbed, proxy, services.start_origin(testbed["origin"], {"file": FILE_BYTES}), throttler)
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
@@ -164,14 +158,15 @@ def download(bed: Bed, turn: Turn[str]) -> Download:
     header = f"X-Port: PORT {address}7,8"
     argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", bed.proxy.url(), bed.origin.url("file")]
     try:
-        seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=check)
+        observation = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=check)
     finally:
-        # Do this also after a failure: the next download waits for the connection's end, which needs a path without it.
+        # Do this also after a failure: the next download waits until the connection has ended over unchanged paths.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
-    whole = seen.status == 0 and seen.octets == FILE_BYTES and seen.sha256 == bed.origin.digests["file"]
-    carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
+    whole = observation.status == 0 and observation.sha256 == bed.origin.digests["file"]
+    first, last = observation.samples[0].octets, observation.samples[-1].octets
+    carried = {path: last[path] - first[path] for path in PLACES["both"]}
     changes = sum(changed[path] for path in place)
-    return Download(whole, seen.ended, seen.protocol.fallbacks, carried, tuple(checks), changes)
+    return Download(whole, observation.ended, observation.protocol.fallbacks, carried, tuple(checks), changes)
 
 
 def subflows(lab: Lab) -> int:
@@ -186,25 +181,27 @@ def active_and_capped(throttler: Throttler) -> tuple[int, int]:
     return len(active), sum(subflow["rate"] is not None for subflow in active)
 
 
-Boxed = Row[str, Download]
+BehaviourRow = Row[str, Download]
 
 
-def at_all_places(value: Callable[[Download], float], places: Iterable[str] = PLACES) -> Callable[[Boxed], list[float]]:
+def at_all_places(
+    value: Callable[[Download], float], places: Iterable[str] = PLACES
+) -> Callable[[BehaviourRow], list[float]]:
     """Return a function that returns *value* of the downloads at *places*; NaN for downloads without checks."""
     return lambda row: [value(each) if each.checks else math.nan for place in places for each in row.other_runs(place)]
 
 
-def _changed(row: Boxed) -> list[float]:
+def _changed(row: BehaviourRow) -> list[float]:
     """Return the number of packets that the middlebox changed at each place at which it must change some."""
-    places = [place for place in PLACES if row.cell not in OF_THE_REQUEST or "ethernet" in PLACES[place]]
+    places = [place for place in PLACES if row.cell not in REQUEST_BEHAVIOURS or "ethernet" in PLACES[place]]
     return at_all_places(lambda each: each.changed, places)(row)
 
 
-def _place(name: str) -> Column[str, Download]:
+def _place_column(name: str) -> Column[str, Download]:
     """Return the column with the result for the connection with the middlebox at one place."""
 
-    def text(row: Boxed) -> str:
-        return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.other_runs(name)) or "void"
+    def text(row: BehaviourRow) -> str:
+        return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.other_runs(name)) or "not measured"
 
     return Column(name, lambda row: [], text=text)
 
@@ -212,15 +209,15 @@ def _place(name: str) -> Column[str, Download]:
 TABLE: Table[str, Download] = Table(
     "What became of the connection",
     (
-        *map(_place, PLACES),
+        *map(_place_column, PLACES),
         Column("paper: successful, fallback", lambda row: [], text=lambda row: PAPER.get(row.cell, "")),
         Column("", at_all_places(lambda each: each.whole), aim="share of complete downloads",
                least=lambda row: None if row.cell in STUCK_IN_KERNEL else 1),
-        Column("", at_all_places(lambda each: each.wrong), by="most", aim="time with a wrong status", unit=" s",
+        Column("", at_all_places(lambda each: each.seconds_wrong), "most", "time with a wrong status", " s",
                most=MAX_WRONG_SECONDS),
-        Column("", at_all_places(lambda each: each.only_capped), by="most", aim="time with a cap on the only subflow",
-               unit=" s", most=MAX_WRONG_SECONDS),
-        Column("", _changed, by="least", aim="packets that the middlebox changed, minimum of the places", least=1,
+        Column("", at_all_places(lambda each: each.seconds_only_capped), "most",
+               "time with a cap on the only subflow", " s", most=MAX_WRONG_SECONDS),
+        Column("", _changed, "least", "packets that the middlebox changed, minimum of the places", least=1,
                judged=lambda row: row.cell != "nothing"),
         Column("", at_all_places(lambda each: each.outcome == "two subflows"),
                aim="share of downloads over both subflows", least=1, judged=lambda row: row.cell in SURVIVED),
@@ -234,7 +231,6 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nfqueue", "gcc", "apache2", "squid", "curl", "mptcpize", "ss"),
     cells=lambda chosen: chosen.behaviour,
     variants=lambda chosen, behaviour: tuple(PLACES),
-    runs=lambda chosen, behaviour, place: 1,
     bed=middlebox_bed,
     measure=download,
     tables=(TABLE,),

@@ -2,7 +2,7 @@
 """Section 4 of "Multipath in the Middle(Box)" with our proxy, which is compared with a router and other proxies.
 
 In the paper's baseline, a router connects the clients to a server that accepts MPTCP. With a proxy, the server uses
-plain TCP. A measurement whose connections have another protocol, as counted by the host that accepts them, is void.
+plain TCP. The host that accepts connections counts those with MPTCP; a measurement with the wrong protocol fails.
 
 - ``mimbox-goodput``, Figure 4: one download over both paths, on links whose MTU is varied.
 - ``mimbox-http``, Figure 5: 40 clients request a file of varied size, each time on a new connection with one subflow,
@@ -12,7 +12,7 @@ plain TCP. A measurement whose connections have another protocol, as counted by 
   measured during 20 simultaneous slow downloads.
 - ``mimbox-delay``, Table 1: tcpdump records requests, each on its own connection, on both sides of the router or the
   proxy. An answer of 1000 bytes is one data segment, so its delay is that of forwarding. The delay of the SYN includes
-  the client's handshake and, with our proxy, its request.
+  the client's handshake and, with our proxy, the arrival of its request.
 """
 
 from __future__ import annotations
@@ -36,15 +36,12 @@ from ..statistics import fmean, median
 from ..wire.capture import captured
 from ..wire.packets import ACK, SYN, Packet
 from ..wire.streams import Leg, follow, forwarded_packets
-from ..wire.workload import Workload, send
-from ..wire.workload import measure as measure_exchanges
+from ..wire.workload import Workload, measure, send
 from . import mimbox_judging as judging
-from .aims import Aim
 from .claims import FEWEST
 from .columns import Column, Table, Turn
 from .devices import DEVICES
-from .drawing import draw_panels
-from .findings import Picture
+from .findings import Aim, Picture
 from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
 from .parameters import number, parameter, several, whole, words
 from .peers import peers
@@ -52,19 +49,19 @@ from .relay_bed import LARGE, MULTIPATH_PORT, WARM_UP_SECONDS, Bed
 from .relay_judging import DIRECT, LIMIT, OURS, Cell, spread
 from .relay_load import buffers, latencies, user_memory
 from .scenario import Scenario
-from .tables import mean, new_table
+from .tables import new_table
 from .two_paths import slow_origin
 
 NEEDS = ("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize")
 END_SECONDS = 1.0
-"""Time in which the last data of a transfer reach the client."""
+"""Seconds in which the last data of a transfer reach the client."""
 
 
 @contextmanager
 def mimbox_bed(
     seed: int, files: Mapping[str, int], seconds: float, client_paths: Sequence[EmulatedPath | None] = (None, None)
 ) -> Iterator[Bed]:
-    """Yield a testbed with *client_paths*, in which both origins serve *files*."""
+    """Yield a bed with *client_paths*, in which a server with MPTCP and one with plain TCP serve *files*."""
     with Testbed(paths(client_paths, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
@@ -74,14 +71,13 @@ def mimbox_bed(
         yield Bed.on(testbed, seconds, files)
 
 
-def measure(
+def measure_cell(
     bed: Bed,
     cell: Cell,
     file: str = LARGE,
     *,
     connections: int = 1,
     close: bool = False,
-    memory: bool = False,
     warm_up: float = WARM_UP_SECONDS,
     scopes: Iterable[AbstractContextManager[Any]] = (),
 ) -> dict[str, Point]:
@@ -89,19 +85,16 @@ def measure(
 
     With *close*, each request has its own connection. Raises TestbedError if connections lack *cell*'s protocol.
     """
-    client = bed.testbed["client"]
+    client, is_busy = bed.testbed["client"], cell == BUSY_CELL
 
     def measure_task(task: str) -> Point:
-        user, kernel = user_memory(process.pid) if memory and process else 0, 0
+        user, kernel = (user_memory(process.pid) if is_busy and process else 0), 0
         with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, check):
-            # With *close*, wait until there are as many answers as connections, so that some have been reopened.
-            answers = connections if close else 0
-            load.wait(lambda counters: counters.answers >= answers, f"{cell}: {answers} answers")
             time.sleep(warm_up)
             start, load_before, bytes_before = time.monotonic(), load.read(), client.counters()
             time.sleep(bed.seconds)
             seconds, load_after, bytes_after = time.monotonic() - start, load.read(), client.counters()
-            if memory and process:
+            if is_busy and process:
                 kernel = buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
                 user = user_memory(process.pid) - user
             # With *close*, the last connection may not be established yet.
@@ -112,8 +105,8 @@ def measure(
         return Point(
             goodput=(load_after.octets - load_before.octets) * 8 / seconds,
             failures=load_after.failures,
-            second=received[1] / max(1, sum(received)),
-            spread=latencies(load_after.latency, PERCENTS) if close else (),
+            second_path_share=received[1] / max(1, sum(received)),
+            completion_times=latencies(load_after.latency, PERCENTS) if close else (),
             user=max(0, user) / connections,
             kernel=kernel / connections,
         )
@@ -129,8 +122,10 @@ def lacking(cell: Cell) -> str | None:
     return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
 
-COLORS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,
-          "squid": style.FOURTH}  # fmt: skip
+COLORS = {
+    "direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,
+    "squid": style.FOURTH,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +133,7 @@ class Curves(Table[Cell, Point]):
     """A figure of the paper: values over the varied parameter, with a line for each proxy, kind of client and task."""
 
     varied: str = ""
+    """Name of the parameter, which is also an option. Its unit is bytes."""
     unit: str = "Mbit/s"
     scale: str = "log"
     """Scale of the vertical axis."""
@@ -147,20 +143,18 @@ class Curves(Table[Cell, Point]):
         lines: dict[tuple[str, str, str], dict[int, list[float]]] = {}
         for cell in sorted(results.cells, key=lambda cell: cell.at):
             for task in cell.tasks if cell != BUSY_CELL else ():
-                # Few large files are completed in a short time, so requests per second are computed from bytes.
+                # In a short time, few large files are completed. So requests per second are computed from bytes.
                 unit = 8 * cell.at if self.unit == "requests/s" else 1e6
                 measured = [point.goodput / unit for point in results.of(cell, "", task)]
                 lines.setdefault((cell.proxy, cell.client, task), {})[cell.at] = measured
         return lines
 
-    def shown(self, results: MimboxResults) -> RichTable:
-        lines = self.lines(results)
-        sizes = list(dict.fromkeys(at for line in lines.values() for at in line))
-        table = new_table(
-            self.title, ("proxy", "client", "task", *(f"{at:,}" for at in sizes)), ("proxy", "client", "task")
-        )
+    def render(self, results: MimboxResults) -> RichTable:
+        labels, lines = ("proxy", "client", "task"), self.lines(results)
+        values = list(dict.fromkeys(at for line in lines.values() for at in line))
+        table = new_table(self.title, (*labels, *(f"{at:,}" for at in values)), labels)
         for names, line in lines.items():
-            table.add_row(*names, *(spread(line.get(at, []), 1) for at in sizes))
+            table.add_row(*names, *(spread(line.get(at, []), 1) for at in values))
         return table
 
     def draw(self, results: MimboxResults, axes: Any) -> None:
@@ -168,27 +162,24 @@ class Curves(Table[Cell, Point]):
         lines = self.lines(results)
         for (proxy, client, task), line in lines.items():
             if medians := {at: median(measured) for at, measured in line.items() if measured}:
-                label = _label(proxy, client) + (f", {task}" if proxy == OURS else "")
-                dotted = {"linestyle": style.DOTTED} if (proxy, task) == (OURS, "get") else {}
-                line_format = _line_format(proxy, client) | dotted
-                axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, label=label, **line_format)
+                line_format = _line_format(proxy, client, task)
+                axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, **line_format)
         axes.set_xscale("log")
         axes.set_yscale(self.scale)
         style.dress(axes, f"{self.varied}, bytes", self.unit)
-        sizes = list(dict.fromkeys(at for line in lines.values() for at in line))
-        axes.set_xticks(sizes, [f"{at:,}" for at in sizes], minor=False)
+        values = list(dict.fromkeys(at for line in lines.values() for at in line))
+        axes.set_xticks(values, [f"{at:,}" for at in values], minor=False)
         axes.minorticks_off()
 
 
-def _label(proxy: str, client: str) -> str:
-    return f"{'no proxy' if proxy == DIRECT else proxy}, {client}"
+def _line_format(proxy: str, client: str, task: str = "") -> dict[str, Any]:
+    """Return label, colour and style of a line. Only our proxy has several tasks, which its labels name."""
+    label = ", ".join(filter(None, ("no proxy" if proxy == DIRECT else proxy, client, task if proxy == OURS else "")))
+    dashes = style.DASHED if client == "tcp" else style.DOTTED if (proxy, task) == (OURS, "get") else "-"
+    return {"label": label, "color": COLORS[proxy], "linestyle": dashes}
 
 
-def _line_format(proxy: str, client: str) -> dict[str, Any]:
-    return {"color": COLORS[proxy], "linestyle": style.DASHED if client == "tcp" else "-"}
-
-
-def figure(
+def paper_figure(
     name: str,
     titles: tuple[str, str],
     curves: Curves,
@@ -206,25 +197,17 @@ def figure(
     """Return the experiment that repeats a figure.
 
     *titles*: title and subtitle of the picture. The cells *compared* are measured with each value of the parameter, and
-    the cells *busy* once. *varied*: meaning of the parameter, its values, and its values in a quick run. *seconds*:
-    length of a measurement, normally and in a quick run.
+    the cells *busy* once. *varied*: the parameter's meaning, its values, and its values in a quick run. *seconds*:
+    duration of a measurement, and in a quick run.
     """
     proxies = tuple(dict.fromkeys(cell.proxy for cell in compared if cell.proxy != DIRECT))
     meaning, usual, quick = varied
-    Settings = make_dataclass(
-        "Settings",
-        [
-            (curves.varied, Any, parameter(meaning, usual, several(whole()), quick=quick)),
-            ("proxies", Any, parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies))),
-            ("runs", int, parameter("number of rounds", str(FEWEST), whole(), quick="1")),
-            (
-                "seconds",
-                float,
-                parameter("length of each measurement, seconds", seconds[0], number(), quick=seconds[1]),
-            ),
-        ],
-        frozen=True,
-    )
+    options = {
+        curves.varied: parameter(meaning, usual, several(whole()), quick=quick),
+        "proxies": parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies)),
+        "runs": parameter("number of rounds", str(FEWEST), whole(), quick="1"),
+        "seconds": parameter("duration of each measurement in seconds", seconds[0], number(), quick=seconds[1]),
+    }
 
     def cells(chosen: Any) -> list[Cell]:
         varied = sorted(getattr(chosen, curves.varied))
@@ -233,11 +216,11 @@ def figure(
 
     def pictures(results: MimboxResults) -> list[Picture]:
         drawings = [partial(panel, results) for panel in (curves.draw, *panels)]
-        draw = partial(draw_panels, title=titles[0], subtitle=titles[1], panels=drawings)
+        draw = partial(style.draw_panels, title=titles[0], subtitle=titles[1], panels=drawings)
         return [Picture(name, draw)] if results.runs else []
 
     return Scenario(
-        settings=Settings,
+        settings=make_dataclass("Settings", [(name, Any, field) for name, field in options.items()], frozen=True),
         needs=NEEDS,
         cells=cells,
         bed=lambda chosen, cells, seed: bed(chosen, seed),
@@ -254,10 +237,10 @@ def figure(
 
 def measure_with_mtu(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     ends = [end for link in bed.testbed.topology.links for end in (link.a, link.b)]
-    return measure(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
+    return measure_cell(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
 
 
-GOODPUT = figure(
+GOODPUT = paper_figure(
     "mimbox-goodput",
     ("Goodput against the MTU",
      "one download; Multipath TCP over two paths, except where labelled tcp"),
@@ -284,13 +267,13 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
     size = min(cell.at for cell in results.cells)
     for cell in results.cells:
         if cell.at == size and (points := results.of(cell, "", "each")):
-            times = [1e3 * median(values) for values in zip(*(point.spread for point in points), strict=True)]
-            axes.plot(times, PERCENTS, label=_label(cell.proxy, cell.client), **_line_format(cell.proxy, cell.client))
+            times = [1e3 * median(values) for values in zip(*(point.completion_times for point in points), strict=True)]
+            axes.plot(times, PERCENTS, **_line_format(cell.proxy, cell.client))
     axes.set_xscale("log")
     style.dress(axes, f"completion time of {size:,} bytes, ms", "percent")
 
 
-HTTP = figure(
+HTTP = paper_figure(
     "mimbox-http",
     ("Requests per second, and completion times",
      f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer"),
@@ -305,7 +288,7 @@ HTTP = figure(
     varied=("sizes of the file, bytes", "1000,10000,100000,1000000", "1000,100000"),
     seconds=("2", "0.5"),
     bed=lambda chosen, seed: mimbox_bed(seed, {str(size): size for size in chosen.size}, chosen.seconds),
-    measure=lambda bed, turn: measure(bed, turn.cell, str(turn.cell.at), connections=HTTP_CLIENTS, close=True),
+    measure=lambda bed, turn: measure_cell(bed, turn.cell, str(turn.cell.at), connections=HTTP_CLIENTS, close=True),
     verdicts=judging.http_verdicts,
     panels=(draw_times,),
 )  # fmt: skip
@@ -315,9 +298,8 @@ MOBILE = EmulatedPath("3g", Direction(2_000_000, 40_000), Direction(256_000, 40_
 ORIGIN_RATE = 100
 """Rate of the origin's link in Mbit/s."""
 BUSY_CONNECTIONS = 20
-"""Number of simultaneous downloads while memory is measured."""
 BUSY_CELL = Cell(OURS, "mptcp2", tasks=("busy",), at=PAPER_BUFFER)
-"""The cell whose connections are measured for memory."""
+"""The cell in which memory is measured, during the above number of simultaneous downloads."""
 
 
 @contextmanager
@@ -332,15 +314,11 @@ def measure_memory(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     node = bed.testbed["origin" if cell.proxy == DIRECT else "proxy"]
     defaults = {"tcp_rmem": cell.at, "tcp_wmem": min(cell.at, 16_384)}
     limits = (node.sysctl(f"net.ipv4.{key}", f"4096 {default} {cell.at}") for key, default in defaults.items())
-    busy = cell == BUSY_CELL
-    return measure(bed, cell, connections=BUSY_CONNECTIONS if busy else 1, memory=busy, warm_up=2.0, scopes=limits)
+    connections = BUSY_CONNECTIONS if cell == BUSY_CELL else 1
+    return measure_cell(bed, cell, connections=connections, warm_up=2.0, scopes=limits)
 
 
-def _kilobytes(name: str) -> Column[Cell, Point]:
-    return Column(name, name, text=lambda row: mean(row.values(name), 1e-3, 0))
-
-
-MEMORY = figure(
+MEMORY = paper_figure(
     "mimbox-memory",
     ("Goodput against the socket buffer",
      "ADSL 8 Mbit/s, 3G 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"),
@@ -354,7 +332,7 @@ MEMORY = figure(
     verdicts=judging.memory_verdicts,
     tables=(
         Table(
-            "Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")),
+            "Memory of a connection, kB", [Column(name, name, scale=1e-3, digits=0) for name in ("user", "kernel")],
             (("", lambda row: f"busy tunnel, {row.cell.client}"),), of=lambda row: row.part == "busy",
         ),
     ),
@@ -380,7 +358,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         lab = lab_of(bed.testbed)
         with bed.running(cell, "server_persistent_connections off\n"):
             url = f"http://{lab.proxy.service_address()}:{PROXY_PORT}"
-            exchanges = measure_exchanges(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
+            exchanges = measure(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
             raise TestbedError(f"{cell}: too few subflows")
         return Delays(
@@ -392,10 +370,10 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
     devices = ("to-eth0", "to-wlan0", "to-origin")
     with captured(bed.testbed["core"], devices, f"tcp port {MULTIPATH_PORT}") as packets:
         send(bed.testbed["client"], url, REQUESTS, multipath=True)
-    return routed(packets)
+    return router_delays(packets)
 
 
-def routed(packets: Sequence[Packet]) -> Delays:
+def router_delays(packets: Sequence[Packet]) -> Delays:
     """Return the delays of *packets*, captured on both sides of the router. Raises TestbedError for plain TCP."""
     leg = Leg(MULTIPATH_PORT)
     follow(packets, leg)
@@ -403,15 +381,12 @@ def routed(packets: Sequence[Packet]) -> Delays:
     if multipath < max(REQUESTS.requests, len(leg.connections)):
         raise TestbedError(f"{multipath} of {REQUESTS.requests} connections through the router were Multipath TCP")
     forwarded = forwarded_packets(packets)
-    syn = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN]
-    answer = [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == SYN | ACK]
+    syn, answer = (
+        [seconds for packet, seconds in forwarded if packet.flags & (SYN | ACK) == flags] for flags in (SYN, SYN | ACK)
+    )
     data = [seconds for packet, seconds in forwarded if packet.length and packet.source_port == MULTIPATH_PORT]
     # The median of no values raises ValueError.
     return Delays(median(syn), median(answer), median(data))
-
-
-def _micro(heading: str, name: str) -> Column[Cell, Delays]:
-    return Column(heading, name, text=lambda row: spread([1e6 * value for value in row.values(name)], 1))
 
 
 DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
@@ -423,7 +398,10 @@ DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
     tables=(
         Table(
             "Delays: µs, median of the rounds' medians",
-            (_micro("SYN", "syn"), _micro("SYN+ACK", "answer"), _micro("data", "data")),
+            [
+                Column(heading, name, "median", scale=1e6, digits=1)
+                for heading, name in (("SYN", "syn"), ("SYN+ACK", "answer"), ("data", "data"))
+            ],
             (
                 ("", lambda row: "router" if row.cell.proxy == DIRECT else row.cell.proxy),
                 ("client", lambda row: row.cell.client),

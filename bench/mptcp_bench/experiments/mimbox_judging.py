@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Claims of Detal, Paasch and Bonaventure about MiMBox (HotMiddlebox 2013), judged for our proxy. Pure.
+"""Claims of Detal, Paasch and Bonaventure about MiMBox (HotMiddlebox 2013), judged for our proxy.
 
-Their converter was in the kernel. Our proxy is in user space, so most of their claims can fail here.
+Their converter was in the kernel. Our proxy is in user space, so most of their claims may fail here.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..statistics import median, percentile
-from .aims import Aim
 from .claims import Claim
 from .columns import Results, by_round
+from .findings import Aim
 from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell, positive_or_nan, ratios
 
 CLOSE = 0.8
 """Minimum share of the baseline's value that counts as "close to" the baseline."""
 PAPER_KB, PAPER_BUFFER = 400.0, 200_000
-"""KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
+"""KB of memory per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
-"""Percentiles of the completion time that are measured."""
+"""The percentiles of the completion time that are measured."""
 ROUTER = Cell(DIRECT, "mptcp2")
 """The paper's baseline: a router takes the converter's place, and the server accepts MPTCP."""
 
@@ -33,10 +33,10 @@ class Point:
     goodput: float = 0.0
     """Body bits per second that the client received."""
     failures: int = 0
-    """Number of failures, during warm-up and measurement."""
-    second: float = 0.0
+    """Number of wrong or incomplete answers, during warm-up and measurement."""
+    second_path_share: float = 0.0
     """The second path's share of the received bytes."""
-    spread: tuple[float, ...] = ()
+    completion_times: tuple[float, ...] = ()
     """The percentiles ``PERCENTS`` of the completion time in seconds."""
     user: float = 0.0
     kernel: float = 0.0
@@ -51,58 +51,54 @@ class Point:
 MimboxResults = Results[Cell, Point]
 Side = tuple[str, str, str]
 """One side of a comparison: proxy, kind of client, and task."""
-Rounds = dict[int, dict[int, float]]
-"""For each round, the values by the varied parameter."""
+Curve = dict[int, dict[int, float]]
+"""For each value of the varied parameter, the measured value of each round."""
 
 
-def rounds(results: MimboxResults, side: Side, name: str = "goodput") -> Rounds:
+def curve(results: MimboxResults, side: Side, name: str = "goodput") -> Curve:
     """Return the attribute *name* of each measurement of *side*."""
-    found: Rounds = {}
+    values: Curve = {}
     for run in results.runs:
-        if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side:
-            found.setdefault(run.turn.number, {})[run.turn.cell.at] = getattr(run.measured, name)
-    return found
+        cell = run.turn.cell
+        if (cell.proxy, cell.client, run.part) == side:
+            values.setdefault(cell.at, {})[run.turn.number] = getattr(run.measured, name)
+    return dict(sorted(values.items()))
 
 
-def quotients(results: MimboxResults, side: Side, other: Side) -> Rounds:
+def quotients(results: MimboxResults, side: Side, other: Side) -> Curve:
     """Return the goodput of *side* divided by that of *other*; NaN if *other* had none."""
-    found: Rounds = {}
-    others = rounds(results, other)
-    for number, values in sorted(rounds(results, side).items()):
-        for at in sorted(values.keys() & others.get(number, {}).keys()):
-            divisor = others[number][at]
-            found.setdefault(number, {})[at] = values[at] / divisor if divisor else math.nan
-    return found
+    quotient: Curve = {}
+    divisors = curve(results, other)
+    for at, values in curve(results, side).items():
+        others = divisors.get(at, {})
+        quotient[at] = {number: values[number] / (others[number] or math.nan) for number in values if number in others}
+    return quotient
 
 
-def at_parameter(found: Rounds, at: int) -> dict[int, float]:
-    """Return the value at the varied parameter *at* of each round."""
-    return {number: values[at] for number, values in found.items() if at in values}
-
-
-def minimum(values: Sequence[float]) -> float:
-    """Return the minimum of *values*; NaN, which meets no aim, if there are none, or if one is NaN."""
-    return percentile(values, 0, default=math.nan)
+def values_by_round(*curves: Curve) -> dict[int, list[float]]:
+    """Return all values of each round."""
+    rounds: dict[int, list[float]] = {}
+    for number, value in (item for each in curves for values in each.values() for item in values.items()):
+        rounds.setdefault(number, []).append(value)
+    return dict(sorted(rounds.items()))
 
 
 def least_ratio(results: MimboxResults, side: Side, others: Sequence[Side]) -> tuple[float, ...]:
-    """Return, for each round, the minimum quotient of *side* and any of *others* at any varied parameter."""
-    every = [quotients(results, side, other) for other in others]
-    numbers = sorted(set().union(*every))
-    return tuple(minimum([value for each in every for value in each.get(number, {}).values()]) for number in numbers)
+    """Return, for each round, the minimum quotient of *side* and any of *others* at any value of the parameter."""
+    rounds = values_by_round(*(quotients(results, side, other) for other in others))
+    return tuple(percentile(values, 0) for values in rounds.values())
 
 
 def mean_ratio(results: MimboxResults, side: Side, other: Side) -> tuple[float, ...]:
-    """Return, for each round, the geometric mean of the quotients at all varied parameters."""
+    """Return, for each round, the geometric mean of the quotients at all values of the parameter."""
     # statistics.geometric_mean raises an error for 0, which a dead proxy has.
-    every = [list(values.values()) for values in quotients(results, side, other).values()]
-    return tuple(math.prod(values) ** (1 / len(values)) for values in every)
+    rounds = values_by_round(quotients(results, side, other))
+    return tuple(math.prod(values) ** (1 / len(values)) for values in rounds.values())
 
 
-def growth(found: Rounds) -> tuple[float, ...]:
-    """Return each round's value at the greatest parameter / at the smallest; empty if there is only one parameter."""
-    varied = sorted(set().union(*found.values()))
-    return ratios(at_parameter(found, varied[-1]), at_parameter(found, varied[0])) if len(varied) > 1 else ()
+def growth(values: Curve) -> tuple[float, ...]:
+    """Return each round's value at the greatest parameter / at the smallest; empty if it was not varied."""
+    return ratios(values[max(values)], values[min(values)]) if len(values) > 1 else ()
 
 
 def failures(results: MimboxResults) -> Aim:
@@ -112,13 +108,14 @@ def failures(results: MimboxResults) -> Aim:
 def goodput_verdicts(results: MimboxResults) -> Iterator[Aim]:
     """Yield the verdicts on section 4.1 and Figure 4, and that both paths carried data. The MTU is varied."""
     yield failures(results)
-    second: dict[tuple[str, str], list[float]] = {}
+    shares: dict[tuple[str, str], list[float]] = {}
     for run in results.runs:
         if CLIENTS[run.turn.cell.client] == 2:
-            second.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second)
+            shares.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second_path_share)
     yield Aim(
-        "second path's share of the bytes, minimum of the medians", minimum([*map(median, second.values())]), least=0.05
-    )
+        "second path's share of the bytes, minimum of the medians",
+        percentile([*map(median, shares.values())], 0, default=math.nan), least=0.05,
+    )  # fmt: skip
     ours, router = (OURS, "mptcp2", "connect"), (DIRECT, "mptcp2", "get")
     peers = [(LIMIT, "mptcp2", "get"), ("haproxy", "mptcp2", "get")]
     yield from judged(
@@ -127,7 +124,7 @@ def goodput_verdicts(results: MimboxResults) -> Iterator[Aim]:
         Claim("The converter always outperforms those in user space.",
               "goodput, × the best of the others, at the worst MTU", least_ratio(results, ours, peers), least=1),
         Claim("A larger MSS increases goodput, because each segment costs.",
-              "goodput with the largest MTU, × the smallest", growth(rounds(results, ours)), least=2),
+              "goodput with the largest MTU, × the smallest", growth(curve(results, ours)), least=2),
     )  # fmt: skip
 
 
@@ -152,26 +149,26 @@ def http_verdicts(results: MimboxResults) -> Iterator[Aim]:
 
 
 def memory_verdicts(results: MimboxResults) -> Iterator[Aim]:
-    """Yield the verdicts on section 4.4 and Figure 6, and that all memory was measured. The buffer is varied."""
+    """Yield the verdicts on section 4.4 and Figure 6. The buffer is varied."""
     yield failures(results)
-    memory = rounds(results, (OURS, "mptcp2", "busy"), "memory")
-    busy = tuple(at_parameter(memory, PAPER_BUFFER).values())
-    yield Aim("busy connections without measured memory", sum(map(math.isnan, busy)), most=0)
-    ours, router = rounds(results, (OURS, "mptcp2", "connect")), rounds(results, (DIRECT, "mptcp2", "get"))
-    sizes = sorted(set().union(*ours.values()))
-    best, direct = ({number: max(values.values()) for number, values in each.items()} for each in (ours, router))
+    memory = curve(results, (OURS, "mptcp2", "busy"), "memory").get(PAPER_BUFFER, {})
+    ours, router = curve(results, (OURS, "mptcp2", "connect")), curve(results, (DIRECT, "mptcp2", "get"))
+    best, direct = (
+        {number: max(values) for number, values in values_by_round(each).items()} for each in (ours, router)
+    )
+    at_paper_buffer = ours.get(PAPER_BUFFER, {})
     yield from judged(
         Claim("A buffer that is too small costs bandwidth (Figure 6).",
               "goodput with the smallest buffer, × the greatest",
-              ratios(at_parameter(ours, sizes[0]), best) if len(sizes) > 1 else (), most=0.9),
+              ratios(ours[min(ours)], best) if len(ours) > 1 else (), most=0.9),
         # Only a measurement with a larger buffer can show that a larger one does not help.
         Claim("200 KB for each socket give the client the highest performance.",
               "goodput with 200 KB, × the greatest",
-              ratios(at_parameter(ours, PAPER_BUFFER), best) if sizes and sizes[-1] > PAPER_BUFFER else (), least=0.95),
+              ratios(at_paper_buffer, best) if max(ours, default=0) > PAPER_BUFFER else (), least=0.95),
         Claim("Without a proxy, the client has the same goodput.", "goodput with 200 KB, × the router's greatest",
-              ratios(at_parameter(ours, PAPER_BUFFER), direct), least=0.95),
+              ratios(at_paper_buffer, direct), least=0.95),
         Claim("A connection that is busy then takes 400 KB in all.",
-              "user and kernel memory of a busy connection, 200 KB", busy, " kB", most=PAPER_KB),
+              "user and kernel memory of a busy connection, 200 KB", tuple(memory.values()), " kB", most=PAPER_KB),
     )  # fmt: skip
 
 
@@ -195,7 +192,7 @@ PAPER_DELAYS = {"SYN": ("syn", 17.5, "SYN in to SYN out"), "SYN+ACK": ("answer",
 def delay_verdicts(results: Results[Cell, Delays]) -> Iterator[Aim]:
     """Yield the verdicts on section 4.2 and Table 1. The limits are twice the paper's times: our machine is different.
 
-    The paper has means. We use the medians of each round, because other programs affect medians less.
+    The paper has means. We use the median of each round, because other programs affect it less.
     """
 
     def delays(cell: Cell, name: str) -> dict[int, float]:

@@ -31,7 +31,6 @@ from .. import style
 from ..statistics import of_median
 from .columns import CELL, RUNS, VARIANT, Results, Table, Turn, columns_of, figure, for_pictures, of_cell
 from .devices import DEVICES, payload_share, policy
-from .drawing import draw_panels
 from .findings import Picture
 from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
@@ -210,7 +209,7 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
         return []
     panels = [partial(_draw_panel, cell, results.of(cell, variant), title) for variant, title in TITLES.items()]
     subtitle = f"{cell}; one transfer through the proxy"
-    return [Picture("onset", lambda target: draw_panels(target, "The onset of a cap", subtitle, panels))]
+    return [Picture("onset", lambda target: style.draw_panels(target, "The onset of a cap", subtitle, panels))]
 
 
 def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) -> None:

@@ -28,9 +28,9 @@ from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from ..statistics import fmean
-from .aims import Aim
 from .columns import RUNS, Column, Results, Table, Turn, columns_of, figure
 from .devices import DEVICES
+from .findings import Aim
 from .pages import Bed, ip_recorder, octets_at
 from .parameters import parameter, whole
 from .scenario import Scenario

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..statistics import exact_median_interval, mean_bounds, median
-from .aims import Aim
 from .columns import Results, by_round
+from .findings import Aim
 
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)

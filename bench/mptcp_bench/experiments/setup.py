@@ -11,7 +11,7 @@ from typing import Self
 
 from mptcp_lab.testbed import LiveNode, Testbed, services
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import Throttler, wait_until
+from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
 
 FILE_SIZE = 500_000_000
 """Size of a file in bytes. A client is stopped before it has transferred the whole file."""
@@ -24,6 +24,15 @@ BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 def lacking(adapter: str) -> str | None:
     """Return why this host cannot use the throttler's netfilter *adapter*; None if it can."""
     return next((why for feature in BACKENDS[adapter] if (why := missing(feature)) is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySite:
+    """A testbed with a running proxy and origin."""
+
+    testbed: Testbed
+    proxy: Proxy
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)

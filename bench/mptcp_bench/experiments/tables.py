@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from ..statistics import mean_interval
-from .aims import Aim
+from .findings import Aim
 
 SYMBOLS: dict[str, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
 

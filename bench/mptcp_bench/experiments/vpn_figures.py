@@ -15,7 +15,6 @@ from typing import Any
 from .. import style
 from ..statistics import median
 from .columns import CELL, RUNS, Column, Table
-from .drawing import draw_panels
 from .findings import Picture
 from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
@@ -119,7 +118,7 @@ def pictures(name: str, title: str, results: VpnResults) -> list[Picture]:
         for loss in dict.fromkeys(at.loss for at in conditions(results))
     ]
     subtitle = "goodput of a download through the VPN, over the second path's RTT"
-    return [Picture(name, lambda target: draw_panels(target, title, subtitle, panels))] if panels else []
+    return [Picture(name, lambda target: style.draw_panels(target, title, subtitle, panels))] if panels else []
 
 
 def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:

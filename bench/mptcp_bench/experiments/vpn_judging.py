@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from ..statistics import geometric_mean
-from .aims import Aim
 from .claims import Claim
 from .columns import Results
+from .findings import Aim
 from .vpn_cells import LOSSES, MAX_UNUSED_SHARE, OVER_TCP, VPNS, WAYS, Condition, Vpn
 
 NOTICEABLE = 1.1

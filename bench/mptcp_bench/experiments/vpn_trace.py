@@ -20,7 +20,6 @@ from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
 from .columns import CELL, RUNS, VARIANT, Column, Table, Turn, for_pictures
-from .drawing import draw_panels
 from .findings import Picture
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control
@@ -105,7 +104,7 @@ def pictures(results: VpnResults) -> list[Picture]:
 
     subtitle = "for each VPN the run with the median of the acknowledged bytes"
     panels = [partial(panel, cell) for cell in results.cells]
-    return [Picture(NAME, lambda target: draw_panels(target, TITLE, subtitle, panels))] if results.runs else []
+    return [Picture(NAME, lambda target: style.draw_panels(target, TITLE, subtitle, panels))] if results.runs else []
 
 
 START: Table[Condition, Start] = Table(

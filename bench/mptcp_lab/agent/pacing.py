@@ -11,7 +11,7 @@ from collections.abc import Callable
 class Paced:
     """A thread that calls *take* every *interval* seconds, from :meth:`start` to :meth:`stop`."""
 
-    def __init__(self, take: Callable[[], None], interval: float) -> None:
+    def __init__(self, take: Callable[[], object], interval: float) -> None:
         self.error: Exception | None = None
         """The error that *take* raised. After an error, *take* is not called again."""
         self._take, self._interval = take, interval

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Results, Run, Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample

@@ -36,24 +36,22 @@ ONSET_CASES = verdict_cases(
     {"fallback to TCP": "no data arrived over the other path before the cap"},
 )
 
-FAULT_AT, UNHARMED = 4.0, guard.Control(30e6, 0)
+FAULT_AT = 4.0
 
 
 def guard_run(
     turn: Turn[guard.Cell], relaxed: float = 1.0, restored: float = 1.0, fault: float = 0, cap: float = 5,
-    wifi: float = 30, link: float = 33, off_is_on: bool = False, control: guard.Control = UNHARMED,
-) -> guard.Outcome | guard.Control:  # fmt: skip
+    wifi: float = 30, link: float = 33, off_is_on: bool = False,
+) -> guard.Outcome:  # fmt: skip
     """Judge a transfer with a fault, in which Wi-Fi carries *fault* Mbit/s.
 
     With the guard, the cap is relaxed *relaxed* seconds after the fault begins, and restored *restored* seconds after
     the fault ends. *link* is the rate in Mbit/s that Ethernet carries in between.
     """
-    if turn.cell.is_control:
-        return control
     is_on, end = off_is_on or turn.variant == guard.ON, FAULT_AT + guard.FAULT_SECONDS
     ethernet = between(FAULT_AT + relaxed, end + restored, link if is_on else cap, cap)
     samples = series({"eth0": ethernet, "wlan0": between(FAULT_AT, end, fault, wifi)}, end + 12)
-    return guard.judge(samples, FAULT_AT, FAULT_AT, int(is_on))
+    return guard.evaluate(samples, FAULT_AT, FAULT_AT, int(is_on))
 
 
 GUARD = verdict_cases(
@@ -70,8 +68,6 @@ GUARD = verdict_cases(
         "emulator off": {"wifi": 900, "link": 900},
         "the fault does not happen": {"fault": 30},
         "the guard is on where it should be off": {"off_is_on": True},
-        "the guard relaxes a cap without a fault": {"control": guard.Control(30e6, 1)},
-        "without a fault no data arrives over Wi-Fi": {"control": guard.Control(0, 0)},
     },
     {"fallback to TCP": "no data arrived over Wi-Fi before the fault"},
 )

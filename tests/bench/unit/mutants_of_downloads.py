@@ -16,7 +16,6 @@ from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.devices import payload_share
 from mptcp_bench.experiments.pages import NEW, OURS, Batch, Cell, Download, judge
 from mptcp_bench.experiments.steering import AFTER_SECONDS, BEFORE_SECONDS, EVENT_SECONDS, WEIGHTS
-from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 
 
@@ -27,11 +26,10 @@ def goodput_run(
     """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap* Mbit/s."""
     cell, both = turn.cell, turn.cell.client == goodput.TWO
     if cell.policy:
-        ethernet = min(ethernet, cap if cell.capped else single_path_cap)
+        ethernet = min(ethernet, cap if cell.is_capped else single_path_cap)
     wifi = min(wifi, wifi_cap if cell.policy else wifi) if both else 0
-    if reason := goodput.invalid(cell, Protocol(int(cell.multipath), fallbacks, int(both), 0)):
-        raise TestbedError(reason)
-    payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.multipath)
+    goodput.check_protocol(cell, Protocol(int(cell.is_multipath), fallbacks, int(both), 0))
+    payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.is_multipath)
     # Rounds differ, so that a mean has an interval.
     return goodput.Measurement((0.99 + turn.number / 1e4) * payload, ethernet * MBIT, wifi * MBIT)
 

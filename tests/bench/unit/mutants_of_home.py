@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.home import DEVICES, PARTS, SCENARIO, Values
 
 RUNS = 5

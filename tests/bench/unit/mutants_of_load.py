@@ -12,25 +12,23 @@ from mutants import verdict_cases
 
 from mptcp_bench.experiments import crowds, load, soak
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.load import JoinsCell, RateCell, RateResult
-from mptcp_bench.experiments.load_crowd import CAP, Reactions
-from mptcp_bench.experiments.load_held import Held, HeldCell
+from mptcp_bench.experiments.load import Held, HeldCell, JoinsCell, RateCell, RateResult, Reactions
+from mptcp_bench.experiments.load_crowd import CAP
 from mptcp_bench.experiments.soak import SIZES, Reading
 
 
 def sound(cell: load.Cell) -> Any:
     """Return the measurement of a throttler that keeps up with 500 connections per second, but not with more."""
     if isinstance(cell, JoinsCell):
-        return Reactions(200, 200, 0, median=1.2, p99=4.0, greatest=6.0)
+        return Reactions(200, p99=4.0)
     if isinstance(cell, RateCell):
         if cell.rate <= 500:
             return RateResult(cell.rate, 1.0, 0, 0, lost=0, events_lost=0, dropped=0, core=75.0)
         return RateResult(cell.rate / 2, 0.5, -1, -1, lost=1, events_lost=1, dropped=1, core=110.0)
     return Held(
-        two_subflows=cell.tunnels, in_status=cell.tunnels, ended=0, received=1.0, reload=1.3, released=0.9,
-        lag=0.03, command=0.3, busy=0.2, idle=0.02, joins_without=200, p99_without=4.0, joins=200, p99=6.0,
-        joins_polled=100, p99_polled=7.0, resident=140.0, lag_without=0.02, lag_with=0.025, scrape=1.0, console=70.0,
-        stop=0.8, remnants=(),
+        in_status=cell.tunnels, ended=0, reload=1.3, released=0.9,
+        lag=0.03, command=0.3, busy=0.2, idle=0.02, capped=200, p99=6.0, capped_polled=100, p99_polled=7.0,
+        resident=140.0, lag_without=0.02, lag_with=0.025, scrape=1.0, console=70.0,
     )  # fmt: skip
 
 
@@ -45,7 +43,7 @@ LOAD = verdict_cases(
     {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables"},
     load_run,
     {
-        "joins are missing or late": {"part": JoinsCell, "joined": 199, "capped": 199, "capped_before": 1, "p99": 5.1},
+        "joins are missing or late": {"part": JoinsCell, "capped": 199, "p99": 5.1},
         "the tracker counts too little": {
             "part": RateCell, "rate": 489.0, "joins": 0.979, "opened_minus_actual": -1, "activated_minus_actual": -1,
             "lost": -1,
@@ -55,15 +53,14 @@ LOAD = verdict_cases(
             "dropped": 1, "core": 101.0,
         },
         "dead throttler": {
-            "part": HeldCell, "two_subflows": 0, "in_status": 999, "received": 0.5, "lag": 0.0, "lag_without": 0.0,
-            "lag_with": 0.0, "joins": 199, "joins_without": 199, "joins_polled": 99, "resident": 0.0, "console": 0.0,
+            "part": HeldCell, "in_status": 999, "lag": 0.0, "capped": 199,
+            "capped_polled": 99,
         },
         "slow throttler": {
-            "part": HeldCell, "ended": 1, "reload": 5.1, "released": math.inf, "p99": 8.1, "p99_polled": 8.1,
-            "command": 0.6, "lag": 0.051, "busy": 0.26, "idle": 0.06, "resident": 151.0, "console": 101.0, "stop": 3.1,
-            "remnants": ("tc",), "lag_without": 0.051, "lag_with": 0.07, "scrape": 2.1,
+            "part": HeldCell, "ended": 1, "reload": 5.1, "released": math.inf, "p99": 10.1, "p99_polled": 10.1,
+            "command": 0.6, "lag": 0.051, "busy": 0.26, "idle": 0.06, "resident": 151.0, "console": 101.0,
+            "lag_with": 0.07, "scrape": 2.1,
         },
-        "joins wait without tunnels": {"part": HeldCell, "p99_without": 5.1},
     },
 )  # fmt: skip
 
@@ -119,12 +116,9 @@ def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **chan
     """
     is_busy = turn.cell != crowds.ALONE
     latency = (0.004 + turn.number / 1000) * (factor + turn.number / 100 if is_busy else 1)
-    found = crowds.Measured((latency,) * REQUESTS, 0, REQUESTS, 4 * is_busy, 0.001, 70_000_000)
+    found = crowds.Measured((latency,) * REQUESTS, 0, REQUESTS, 4 * is_busy)
     if is_busy:
-        found = replace(found, octets=1e6, answers=ANSWERS if turn.cell in crowds.COMPARED else 0.0)
-    # The memory in *change* is that of the last round.
-    if turn.number < 3:
-        change = {name: value for name, value in change.items() if name != "memory"}
+        found = replace(found, busy_bytes=1e6, busy_answers=ANSWERS if turn.cell in crowds.COMPARED else 0.0)
     return replace(found, **change) if is_busy or not alone else found
 
 
@@ -133,12 +127,9 @@ CROWDS = verdict_cases(
     {"runs": "3"},
     crowds_run,
     {
-        "one request in ten waits": {"seconds": (0.004,) * 90 + (0.024,) * 10},
         "the ratio's mean is below two, its upper bound is not": {"factor": 1.97},
-        "a busy client's requests go first": {"answers": 3 * ANSWERS},
-        "no client is busy": {"answers": 0.0, "octets": 0.0},
-        "nothing is answered": {"seconds": (), "failed": REQUESTS, "alone": False},
-        "one connection falls back": {"multipath": REQUESTS - 1, "alone": False},
-        "too many descriptors, too much memory": {"descriptors": 0.95, "memory": 600_000_000, "alone": False},
+        "a busy client's requests go first": {"busy_answers": 3 * ANSWERS},
+        "nothing is answered": {"latencies": (), "failures": REQUESTS, "alone": False},
+        "one connection falls back": {"multipath_connections": REQUESTS - 1, "alone": False},
     },
 )

@@ -9,9 +9,9 @@ from typing import Any
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, SCENARIO, SURVIVED, Download, StatusCheck
+from mptcp_bench.experiments.findings import Aim
+from mptcp_bench.experiments.middleboxes import REQUEST_BEHAVIOURS, SCENARIO, SURVIVED, Download, StatusCheck
 
 TIMES = [0.25 * step for step in range(17)]
 BOTH, FIRST = {"ethernet": 2_000_000, "wifi": 6_000_000}, {"ethernet": 8_000_000, "wifi": 1_000}
@@ -22,7 +22,7 @@ def checks(kernel: int, status: int, capped: int) -> list[StatusCheck]:
 
 
 def sound(turn: Turn[str]) -> Download:
-    changed = int(turn.cell != "nothing" and (turn.variant != "wifi" or turn.cell not in OF_THE_REQUEST))
+    changed = int(turn.cell != "nothing" and (turn.variant != "wifi" or turn.cell not in REQUEST_BEHAVIOURS))
     if turn.cell in SURVIVED:
         return Download(True, 4.0, 0, BOTH, checks(2, 2, 1), changed)
     return Download(True, 4.0, 1, FIRST, checks(1, 1, 0), changed)

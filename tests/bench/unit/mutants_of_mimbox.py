@@ -10,9 +10,9 @@ from typing import Any
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.claims import FEWEST
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.mimbox import DELAY, GOODPUT, HTTP, MEMORY
 from mptcp_bench.experiments.mimbox_judging import PAPER_BUFFER, PERCENTS, Delays, Point
 from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell
@@ -77,7 +77,9 @@ MIMBOX_GOODPUT = cases_of(
     {"mtu": f"{SMALL_MTU},9000"},
     lambda cell: cell.at * 1e4,
     {
-        "second path unused through one proxy": lambda turn, point: {"second": 0.4 * (turn.cell.proxy != OURS)},
+        "second path unused through one proxy": lambda turn, point: {
+            "second_path_share": 0.4 * (turn.cell.proxy != OURS)
+        },
         "slow proxy": times(0.5),
         "dead proxy": times(0.0),
         "a relay in user space is faster": times(2, LIMIT, SMALL_MTU),
@@ -100,7 +102,6 @@ MIMBOX_MEMORY = cases_of(
         "200 KB are too little": times(0.9, at=PAPER_BUFFER),
         "the proxy is slower at every size": times(0.9),
         "busy connections are large": busy(user=310e3),
-        "their memory is not seen": busy(user=0.0, kernel=0.0),
     },
 )
 

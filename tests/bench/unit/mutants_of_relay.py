@@ -9,8 +9,8 @@ from math import inf, nan
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.relay import SCENARIO
 from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, IDLE, OTHERS, OURS, OWN, TRANSFERS, Cell, Outcome
 

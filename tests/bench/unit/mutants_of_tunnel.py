@@ -10,8 +10,8 @@ from typing import Any
 
 from mutants import MBIT, VerdictCases, simulated_results
 
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, VPNS, Cell
 from mptcp_bench.experiments.tunnel_cost import Cost
 from mptcp_bench.experiments.tunnel_parts import CALLS, AfterChange, Call, Silence

@@ -11,8 +11,8 @@ from typing import Any
 from mutants import VerdictCases, simulated_results
 
 from mptcp_bench.experiments import EXPERIMENTS, vpn_losses
-from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Vpn, loss_of, wrong
 from mptcp_bench.experiments.vpn_trace import Start

@@ -25,7 +25,7 @@ def test_claim_is_judged_only_if_its_whole_interval_is_on_one_side(values: Seque
 
 
 def test_figure_is_drawn_and_its_table_has_a_column_for_each_size(tmp_path: Path) -> None:
-    results = simulated_results(HTTP, {"runs": "1"}, lambda turn: {"each": Point(8e6, spread=PERCENTS)})
+    results = simulated_results(HTTP, {"runs": "1"}, lambda turn: {"each": Point(8e6, completion_times=PERCENTS)})
     findings = HTTP.findings(results.turns, results.runs)
     assert [column.header for column in findings.tables[0].columns][3:] == ["1,000", "10,000", "100,000", "1,000,000"]
     findings.pictures[0].draw(tmp_path / "figure.svg")

@@ -12,7 +12,7 @@ from all_verdict_cases import VERDICT_CASES
 from mutants import REFUSALS, aims_or_none, bounds, broken, is_missed
 
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.findings import Aim
 
 
 def test_every_experiment_has_mutants() -> None:
