@@ -193,9 +193,6 @@ class Bed:
         services.start_proxy(testbed["proxy"])
         return cls(testbed, origin, testbed["proxy"].service_address())
 
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
-
     @property
     def client(self) -> LiveNode:
         return self.testbed["client"]

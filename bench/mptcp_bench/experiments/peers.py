@@ -14,9 +14,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
-from mptcp_lab.testbed.commands import run, undone_on_error
+from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, mptcp_command, start_program, start_proxy
 
 from .relay_load import build
 
@@ -45,18 +45,10 @@ class PeerSetup:
         target.write_text(text)
         return target
 
-    def started(self, argv: Sequence[str], name: str, mounts: Mapping[str, str] | None = None) -> Program:
-        """Start the proxy *name*; return when it accepts connections.
-
-        If it does not, raise TestbedError with the end of its log.
-        """
-        process = self.host.popen(argv, name=name, mounts=mounts or {})
-        address = self.host.service_address()
-        # After an error, kill the process to free the port for the next proxy.
-        with undone_on_error(process.kill_tree):
-            answers = f"{name} answers on port {PROXY_PORT}"
-            wait_until(lambda: accepts(self.host, address, PROXY_PORT), answers, process=process, timeout=30)
-        return process
+    def start(self, argv: Sequence[str], mounts: Mapping[str, str] | None = None, *, wrapped: bool = False) -> Program:
+        """Start a proxy; return when it accepts connections. If *wrapped*, all its TCP sockets use MPTCP."""
+        command = mptcp_command(argv) if wrapped else argv
+        return start_program(self.host, command, Path(argv[0]).name, PROXY_PORT, end="kill_tree", mounts=mounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +68,16 @@ class Peer:
         return missing(self.program)
 
     def version(self) -> str:
-        """Return the first line of the output of ``-v``; empty if the program is not installed."""
-        return _output(self.program, "-v").strip().partition("\n")[0]
+        """Return the program's version; empty if the program is not installed."""
+        return _output(self.program, "-v").partition("\n")[0]
 
 
 def _output(program: str, option: str) -> str:
-    """Return the output of *program* with one option; empty if it is not installed."""
-    ended = None if missing(program) else run([program, option], check=False)
-    return "" if ended is None else ended.stdout or ended.stderr
+    """Return the output of *program* with *option*; empty if it is not installed."""
+    if missing(program):
+        return ""
+    ended = run([program, option], check=False)
+    return ended.stdout or ended.stderr
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -106,12 +100,12 @@ shutdown_lifetime 0 seconds
 """
 
 
-def _start_ours(setup: PeerSetup, program: str = "", control: str | None = None) -> Program:
+def _start_ours(setup: PeerSetup, program: str = "") -> Program:
     """Start our proxy with the shipped squid.conf and the Squid *program*, if not the installed one."""
     config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers 1\n{setup.extra_config}")
     # mptcp-proxy runs the first Squid in PATH.
     path = {"PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}"} if program else None
-    proxy = start_proxy(setup.host, config, env=path, control=control)
+    proxy = start_proxy(setup.host, config, env=path)
     # The proxy will be killed. Remove its PID file, or the next proxy would assume that this proxy still runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
@@ -123,7 +117,7 @@ def _start_squid(setup: PeerSetup) -> Program:
     setup.host.run(["chown", "-R", "proxy", str(setup.directory)])
     # Two Squids on one host would use the same /dev/shm/squid-*.
     mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
-    return setup.started(["squid", "--foreground", "-f", str(config), "-n", "stock"], "squid", mounts)
+    return setup.start(["squid", "--foreground", "-f", str(config), "-n", "stock"], mounts)
 
 
 # HAProxy has a fixed origin, and its clients cannot use CONNECT.
@@ -147,8 +141,7 @@ backend origin
 
 def _start_haproxy(setup: PeerSetup) -> Program:
     argv = ["haproxy", "-db", "-f", str(setup.write("haproxy.cfg", _HAPROXY))]
-    # For MPTCP clients, all TCP sockets of HAProxy or nginx are wrapped, even the outgoing ones.
-    return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
+    return setup.start(argv, wrapped=setup.multipath)
 
 
 # For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
@@ -200,17 +193,15 @@ def nginx_features(build: str) -> tuple[bool, bool]:
 
 
 def _start_nginx(setup: PeerSetup, listens: bool, tunnels: bool) -> Program:
-    template = _NGINX.replace("MULTIPATH", " multipath" if listens else "")
-    config = setup.write(
-        "nginx.conf", template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" if tunnels else "")
-    )
+    template = _NGINX.replace("MULTIPATH", " multipath" * listens)
+    config = setup.write("nginx.conf", template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" * tunnels))
     argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)]
-    return setup.started(mptcp_command(argv) if setup.multipath and not listens else argv, "nginx")
+    return setup.start(argv, wrapped=setup.multipath and not listens)
 
 
 def _start_splice(setup: PeerSetup) -> Program:
     """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
-    return setup.started([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
+    return setup.start([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"])
 
 
 @cache
@@ -220,8 +211,6 @@ def peers() -> Mapping[str, Peer]:
     rebuilt = REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to a Squid that ./run squid built)"
     return {
         "ours": Peer("squid", _start_ours),
-        # With the host's congestion control towards clients, instead of BBR.
-        "ours-keep": Peer("squid", partial(_start_ours, control="keep")),
         "ours-rebuilt": Peer(rebuilt, partial(_start_ours, program=REBUILT_SQUID)),
         "squid": Peer("squid", _start_squid, multipath=False),
         "haproxy": Peer("haproxy", _start_haproxy, tunnels=False),

@@ -3,11 +3,11 @@
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
-TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured.
-Each round has a random order. The main figure is the processor time of all processes of the proxy: seconds for 10^9
-bytes or µs for a request, as the median of the rounds with its 95 % interval. The columns */ direct* have
-rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
-router and client; with ``processors=apart`` it has its own processor.
+TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured. Each round has
+a random order. The main figure is the processor time of all processes of the proxy: seconds for 10^9 bytes or µs for a
+request, as the median of the rounds with its 95 % interval. The columns */ direct* have rates, as a multiple of the
+rate without a proxy. If a proxy shares its processors, it also pays for the kernels of router and client; with
+``processors=apart`` it has its own processor.
 
 The clients are ``native/relay_load.c``. Among Debian's load generators, wrk does not support tunnels, ab uses
 HTTP/1.0, and h2load and hey do not use a tunnel for a second request.
@@ -34,15 +34,14 @@ from .relay_judging import BULK, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, TRANSFER
 from .scenario import Scenario
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
+SLOW_RATES = (200_000_000, 100_000_000)
+"""Rates of both paths in bits/s if the paths are to be the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of ``--set``."""
 
-    offloads: tuple[str, ...] = parameter(
-        "segmentation and receive offloads of the links: off, on, or both", "off", words("off", "on")
-    )
     processors: tuple[str, ...] = parameter(
         "processors of the proxy: shared, apart (one of its own, which receives its packets), or both",
         "shared,apart", words("shared", "apart"), quick="shared",
@@ -60,23 +59,20 @@ class Settings:
     tasks: tuple[str, ...] = parameter("tasks to measure", ",".join(TASKS), words(*TASKS))
     runs: int = parameter("number of rounds", "6", whole(), quick="2")
     seconds: float = parameter("duration of each measurement, seconds", "2", number(), quick="0.5")
-    hold: int = parameter("number of idle connections whose memory is measured", "400", whole(), quick="100")
 
 
 def cells(chosen: Settings) -> list[Cell]:
     """Return the cells to measure: each proxy with each kind of client that it accepts, and TCP without a proxy."""
-    ways: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
+    tasks: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
     for proxy, client in product((name for name in chosen.proxies if name != DIRECT), chosen.clients):
         if client == "tcp" or peers()[proxy].multipath:
-            ways[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
-    settings = [
-        Setting(offloads == "on", processors == "apart", links == "slow")
-        for offloads, processors, links in product(chosen.offloads, chosen.processors, chosen.links)
-    ]
+            tasks[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
     cells = [
-        Cell(*way, setting, tuple(task for task in tasks if task in chosen.tasks))
-        for setting in settings
-        for way, tasks in ways.items()
+        Cell(
+            *key, Setting(processors == "apart", links == "slow"), tuple(task for task in kinds if task in chosen.tasks)
+        )
+        for processors, links in product(chosen.processors, chosen.links)
+        for key, kinds in tasks.items()
     ]
     return [cell for cell in cells if cell.tasks]
 
@@ -91,9 +87,8 @@ def lacking(cell: Cell) -> str | None:
 def relay_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     """Yield the testbed of one setting."""
     setting = cells[0].setting
-    rates = judging.SLOW_RATES if setting.slow else (None, None)
-    with Testbed(paths(rates, offloads=setting.offloads, name="relay"), seed=seed) as testbed:
-        yield Bed.on(testbed, chosen.seconds, FILES, setting, chosen.hold)
+    with Testbed(paths(SLOW_RATES if setting.slow else (None, None), name="relay"), seed=seed) as testbed:
+        yield Bed.on(testbed, chosen.seconds, FILES, setting)
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Outcome]:
@@ -104,7 +99,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Outcome]:
             outcomes[task] = transfer(bed, cell, task, process)
     for task in (each for each in cell.tasks if each in IDLE):
         with bed.running(cell) as process:
-            assert process is not None, "without a proxy there is no memory of one"
+            assert process is not None, "without a proxy, idle connections are not measured"
             kilobytes, failures = bed.idle_kilobytes(cell, task, process)
             outcomes[task] = Outcome(judging.positive_or_nan(kilobytes), failures=failures)
     return outcomes
@@ -114,15 +109,15 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Outcom
     """Measure bulk transfers or small requests, through a proxy that runs or without one."""
     count, file = (BULK_CONNECTIONS, LARGE) if task in BULK else (REQUEST_CONNECTIONS, SMALL)
 
-    def processor() -> float:
+    def processor_seconds() -> float:
         return 0.0 if process is None else tree_seconds(process.pid)
 
     with bed.clients(cell, task, count, file) as (load, check):
         time.sleep(WARM_UP_SECONDS)
         check(count)
-        start, before, spent = time.monotonic(), load.read(), processor()
+        start, before, spent = time.monotonic(), load.read(), processor_seconds()
         time.sleep(bed.seconds)
-        seconds, after, spent = time.monotonic() - start, load.read(), processor() - spent
+        seconds, after, spent = time.monotonic() - start, load.read(), processor_seconds() - spent
     octets, answers = after.octets - before.octets, after.answers - before.answers
     cost = judging.cost(task, spent, octets, answers) if process else None
     return Outcome(cost, (octets if task in BULK else answers) / seconds, after.failures)
@@ -152,10 +147,10 @@ def _of_direct(task: str) -> Values:
 def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Outcome]) -> Table[Cell, Outcome]:
     """Return a table with a row for each cell in which one of *tasks* is measured."""
 
-    def of(row: Row[Cell, Outcome]) -> bool:
+    def has_row(row: Row[Cell, Outcome]) -> bool:
         return row.part == next((task for task in row.cell.tasks if task in tasks), None)
 
-    return Table(title, columns, LABELS, of=of, wrapped=("setting",))
+    return Table(title, columns, LABELS, of=has_row, wrapped=("setting",))
 
 
 def _is_first_of_proxy(row: Row[Cell, Outcome]) -> bool:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cost of bytes and requests in a proxy, and the aims of our proxy. Pure.
 
-Processor time is that of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the
-rate without a proxy in the same round. Our proxy is compared with the best peer of each round; a round without a value
-of both does not count. The aim for such ratios is about a confidence bound of their mean, so one round proves nothing,
-and a few rounds with large differences miss the aim.
+Processor time is that of all processes of a proxy. Other programs affect it less than they affect rates. A rate is
+divided by the rate without a proxy in the same round. Our proxy is compared with the best peer of each round; a round
+without a value of both does not count. An aim for such ratios is about a confidence bound of their mean, so one round
+proves nothing, and a few rounds with large differences miss the aim.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..statistics import exact_median_interval, mean_bounds, median
 from .aims import Aim
 from .columns import Results, by_round
 
-DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
-OWN = (OURS, KEEPING, REBUILT)
+DIRECT, OURS, REBUILT, LIMIT = "direct", "ours", "ours-rebuilt", "splice"
+OWN = (OURS, REBUILT)
 OTHERS = ("squid", "haproxy", "nginx")
 """Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
@@ -28,8 +28,6 @@ BULK = ("get", "connect")
 TRANSFERS = (*BULK, "requests")
 IDLE = ("idle-get", "idle-connect")
 TASKS = (*TRANSFERS, *IDLE)
-SLOW_RATES = (200_000_000, 100_000_000)
-"""Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 MAX_COST = 1.0
 """Maximum processor time of our proxy, as a multiple of the best peer's."""
 MAX_MULTIPATH_COST = 1.15
@@ -51,15 +49,14 @@ NAMES = {
 class Setting:
     """The environment in which a whole run is measured."""
 
-    offloads: bool = False
     own_processor: bool = False
-    """Whether the proxy has its own processor (``own_processor``)."""
+    """Whether the proxy has its own processor (``relay_bed``)."""
     slow: bool = False
-    """Whether the clients' links are the bottleneck (``SLOW_RATES``)."""
+    """Whether the clients' links are the bottleneck, and not the machine."""
 
     def __str__(self) -> str:
-        own, slow = ", its own processor" * self.own_processor, ", slow links" * self.slow
-        return f"offloads {'on' if self.offloads else 'off'}{own}{slow}"
+        own = "own processor" if self.own_processor else "shared processors"
+        return own + ", slow links" * self.slow
 
 
 BASE = Setting()
@@ -98,8 +95,8 @@ def cost(task: str, processor: float, octets: int, answers: int) -> float:
 
     The value is infinity if nothing was carried; NaN, which meets no aim, if the proxy's processes were not found.
     """
-    done, unit = (octets, 1e9) if task in BULK else (answers, 1e6)
-    return positive_or_nan(processor / done * unit) if done else math.inf
+    amount, unit = (octets, 1e9) if task in BULK else (answers, 1e6)
+    return positive_or_nan(processor / amount * unit) if amount else math.inf
 
 
 def positive_or_nan(value: float) -> float:
@@ -128,11 +125,12 @@ def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]
 
 def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
-    place = cell.client, cell.setting
-    peers = [each for each in results.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
-    every_peer = [by_number(results, peer, task) for peer in peers]
-    rounds = sorted(set().union(*every_peer))
-    return {number: min(costs[number] for costs in every_peer if number in costs) for number in rounds}
+    costs: dict[int, float] = {}
+    for peer in results.cells:
+        if peer.proxy in OTHERS and (peer.client, peer.setting) == (cell.client, cell.setting):
+            for number, value in by_number(results, peer, task).items():
+                costs[number] = min(value, costs.get(number, math.inf))
+    return costs
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:

@@ -7,13 +7,13 @@ import mmap
 import re
 import struct
 import tempfile
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
+
+import numpy as np
 
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
@@ -44,14 +44,12 @@ def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, 
     A percentile is the middle of the first bucket at which the cumulative share is reached. The width of a bucket is at
     most 1/32 of the value.
     """
-
-    def middle(bucket: int) -> float:
-        shift = max(0, bucket // STEPS - 1)
-        return (bucket - shift * STEPS + 0.5) * (1 << shift) / 1e9
-
-    sums = list(accumulate(counts))
-    ranks = [max(1, sums[-1] * percent / 100) for percent in percents]
-    return tuple(middle(bisect_left(sums, rank)) if sums[-1] else inf for rank in ranks)
+    sums = np.cumsum(counts)
+    if not sums[-1]:
+        return (inf,) * len(percents)
+    buckets = np.searchsorted(sums, np.maximum(1, sums[-1] * np.array(percents) / 100))
+    shifts = np.maximum(0, buckets // STEPS - 1)
+    return tuple((buckets - shifts * STEPS + 0.5) * 2.0**shifts / 1e9)
 
 
 class Counters(NamedTuple):
@@ -93,33 +91,19 @@ class Load:
 
 @contextmanager
 def requesting(
-    client: LiveNode,
-    protocol: str,
-    address: str,
-    port: int,
-    count: int,
-    requests: int,
-    request: str,
+    client: LiveNode, protocol: str, address: str, port: int, count: int, requests: int, request: str,
     preamble: str = "",
-) -> Iterator[Load]:
+) -> Iterator[Load]:  # fmt: skip
     """Start *count* connections from *client* that send *request*, *requests* times each (-1: no limit).
 
     *protocol* is ``tcp`` or ``mptcp``. Each connection first sends *preamble*.
     """
-    descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")
-    path = Path(name)
-    path.write_bytes(bytes(_COUNTERS.size))
-    argv = [
-        str(build("relay_load", client)), str(path), protocol, address, str(port),
-        str(count), str(requests), preamble, request,
-    ]  # fmt: skip
-    with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
-        process = client.popen(argv, name="load")
-        try:
+    program = str(build("relay_load", client))
+    with tempfile.NamedTemporaryFile(dir=client.directory, prefix="load-") as file:
+        file.truncate(_COUNTERS.size)
+        argv = [program, file.name, protocol, address, str(port), str(count), str(requests), preamble, request]
+        with mmap.mmap(file.fileno(), _COUNTERS.size) as data, client.running(argv, name="load") as process:
             yield Load(process, data)
-        finally:
-            process.kill()
-            path.unlink()
 
 
 _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")

@@ -6,7 +6,8 @@ An experiment consists of
 - *settings*: a dataclass of ``parameters``, which defines ``--set``, its errors and ``mptcp-bench list``;
 - *cells*: the combinations of settings to measure, each a hashable value whose ``str()`` names it in tables and aims;
 - *variants*: the alternatives within a cell, such as our cap and a static class; the runs of variants alternate;
-- *bed*: a context manager with the testbed and the services of one or more cells;
+- *bed*: a context manager with the testbed and the services of one or more cells. It yields the testbed, or an object
+  whose attribute ``testbed`` is the testbed;
 - *measure*: one run of one variant in a bed, which returns a measurement: a flat dataclass of numbers;
 - *tables* of ``columns``, which define texts, colours and aims; *verdicts*: further aims; *pictures*.
 
@@ -23,7 +24,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, groupby
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
@@ -37,21 +38,11 @@ from .findings import Findings, Picture
 from .parameters import meanings, settings
 from .tables import aims_table
 
-
-class Bed(Protocol):
-    """The surroundings of a run, such as a testbed with services."""
-
-    def check_emulation(self) -> None:
-        """Raise EmulationError if paths were not emulated as configured since the last call."""
-
-
 S = TypeVar("S")
 C = TypeVar("C", bound=Hashable)
-B = TypeVar("B", bound=Bed)
+B = TypeVar("B")
 M = TypeVar("M")
 T = TypeVar("T")
-
-
 ATTEMPTS = 3
 """Maximum number of attempts of a measurement."""
 
@@ -113,8 +104,8 @@ class Scenario(Generic[S, C, B, M]):
     parts: Callable[[C], Sequence[str]] = lambda cell: ("",)
     """Names of a run's measurements, if it has several."""
     variants: Callable[[S, C], Sequence[str]] = lambda chosen, cell: ("",)
-    runs: Callable[[Any, C, str], int] = lambda chosen, cell, variant: int(chosen.runs)
-    """Number of runs of a variant; usually the option ``runs``."""
+    runs: Callable[[Any, C, str], int] = lambda chosen, cell, variant: int(getattr(chosen, "runs", 1))
+    """Number of runs of a variant; usually the option ``runs``, or one run."""
     shared_bed: Callable[[C], Hashable] = lambda cell: cell
     """Cells with equal values share a bed, which is named by the value."""
     shuffled: bool = False
@@ -204,12 +195,13 @@ class Scenario(Generic[S, C, B, M]):
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
         """Make a run. Late packets are the cause of any failure of this run, so EmulationError has precedence."""
+        testbed: Any = getattr(bed, "testbed", bed)
         try:
             found = self.measure(bed, turn)
         except (TestbedError, ValueError):
-            bed.check_emulation()
+            testbed.check_emulation()
             raise
-        bed.check_emulation()
+        testbed.check_emulation()
         parts = found if isinstance(found, Mapping) else {"": found}
         return [Run(turn, measured, part) for part, measured in parts.items()]
 

@@ -65,10 +65,6 @@ class Setup:
     def proxy(self) -> LiveNode:
         return self.testbed["proxy"]
 
-    def check_emulation(self) -> None:
-        """Raise EmulationError if the paths were not emulated as configured since the last call."""
-        self.testbed.check_emulation()
-
     def load(self, policy_text: str) -> None:
         """Write another policy and make the throttler load it now."""
         self.policy.write_text(policy_text)

@@ -51,9 +51,6 @@ class Bed:
     seconds: float
     """Seconds after which a download is aborted."""
 
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
-
     @property
     def client(self) -> LiveNode:
         return self.testbed["client"]
