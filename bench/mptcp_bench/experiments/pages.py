@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A page of small files under a cap: the rate of the capped path, and the duration of the page.
 
-Batches of parallel downloads use the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi. The
-variants alternate, each with the same number of batches: no policy; our throttler, freshly started, so that it does not
-know the client yet, and then when it does; no throttler, but one static HTB class for the client's address on the
-proxy. A client with only one path is measured in the same way.
+Batches of ten parallel downloads, each on its own connection, use the real proxy, Apache and throttler, over Ethernet,
+which is capped, and Wi-Fi. The variants alternate, each with the same number of batches: no policy; our throttler,
+freshly started, so that it does not know the client yet, and then when it does; no throttler, but one static HTB class
+for the client's address on the proxy. A client with only one path is measured in the same way, except with the class.
 
 The cap is compared with all bytes of IP packets to the client, from the batch's first SYN to its last byte, even if a
 connection was opened later. *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap;
@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths, services
-from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample
@@ -38,7 +37,7 @@ from mptcp_throttler.shaping.model import class_spec
 from ..statistics import fmean
 from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure
 from .devices import DEVICES, policy
-from .parameters import choices, parameter, several, whole
+from .parameters import choices, parameter, whole
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
@@ -48,6 +47,8 @@ WINDOW_SECONDS = 2.0
 """Length of a window in seconds. In every window the capped path's rate must be near its cap."""
 RATES, RTTS, CAP = (50, 20), (20, 20), 5
 """Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
+AT_ONCE = 10
+"""Number of simultaneous downloads."""
 LONE_DIVISOR = 4
 """Divisor of the number of files for a client with only the capped path, which is slower."""
 BATCHES = {
@@ -71,9 +72,7 @@ duration of later downloads, as a multiple of their duration without a policy, w
 @dataclass(frozen=True, slots=True)
 class Settings:
     client: tuple[str, ...] = choices("client's paths", ("two", "lone"))
-    kind: tuple[str, ...] = choices("request type", ("get", "keepalive", "connect"), "get")
     size: tuple[str, ...] = choices("file size in bytes, or mixed for sizes as on a web page", BATCHES, quick="100k")
-    at_once: tuple[int, ...] = parameter("number of simultaneous downloads or connections", "10", several(whole()))
     runs: int = parameter("number of batches per variant", "2", whole(), quick="1")
 
 
@@ -82,9 +81,7 @@ class Cell:
     """One combination of the options."""
 
     client: str
-    kind: str
     size: str
-    at_once: int
 
     @property
     def sizes(self) -> list[int]:
@@ -98,8 +95,7 @@ class Cell:
         return self.client == "lone"
 
     def __str__(self) -> str:
-        files = f"{len(self.sizes)} × {self.size}, {self.kind}, {self.at_once} at once"
-        return files + ", one path" * self.lone
+        return f"{len(self.sizes)} × {self.size}" + ", one path" * self.lone
 
 
 PageRow = Row[Cell, Any]
@@ -148,7 +144,7 @@ def octets_at(samples: Sequence[Sample], device: str) -> Callable[[Any], Any]:
     return lambda at: np.interp(at, times, octets)
 
 
-def judge(samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download]) -> Batch:
+def judge(samples: Sequence[Sample], downloads: Sequence[Download]) -> Batch:
     """Return the measurements of a batch. Raises ValueError if the *samples* do not span the batch."""
     begin, end = min(each.start for each in downloads), max(each.end for each in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
@@ -160,8 +156,8 @@ def judge(samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download]) 
         mean=float(capped(end) - capped(begin)) / (cap * (end - begin)),
         worst=max(capped(np.minimum(times + WINDOW_SECONDS, end)) - capped(times)) / (cap * WINDOW_SECONDS),
         seconds=end - begin,
-        first=max(durations[: cell.at_once]),
-        later=fmean(durations[cell.at_once :] or durations),
+        first=max(durations[:AT_ONCE]),
+        later=fmean(durations[AT_ONCE:] or durations),
     )
 
 
@@ -181,33 +177,33 @@ class Bed:
 
     testbed: Testbed
     origin: Origin
-    proxy_address: str
     throttler: Throttler | None = None
-    known: bool = False
-    """Whether the throttler has seen the client."""
 
     @classmethod
     def start(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
         """Start all services except the throttler on *testbed*. Files are named after their *sizes*."""
         origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
         services.start_proxy(testbed["proxy"])
-        return cls(testbed, origin, testbed["proxy"].service_address())
+        return cls(testbed, origin)
 
     @property
     def client(self) -> LiveNode:
         return self.testbed["client"]
 
+    @property
+    def proxy(self) -> LiveNode:
+        return self.testbed["proxy"]
+
     def stop_throttler(self) -> None:
         if self.throttler is not None:
             self.throttler.process.stop()
-        self.throttler, self.known = None, False
+        self.throttler = None
 
     def start_throttler(self, rule: str) -> None:
         """Start a throttler that has never seen the client, with *rule* for Ethernet."""
         self.stop_throttler()
-        proxy = self.testbed["proxy"]
-        file = proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
-        self.throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, file))
+        file = self.proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
+        self.throttler = services.start_throttler(self.proxy, services.write_throttler_config(self.proxy, file))
 
     def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
         """Add a class of *cap* Mbit/s for the client's address, as an administrator would, during the scope.
@@ -224,18 +220,26 @@ class Bed:
             "tc filter add dev wan0 parent 1: protocol ip u32 match ip dst 10.77.1.0/24 flowid 1:1",
         )
         undo = ["tc", "qdisc", "del", "dev", "wan0", "root"]
-        return self.testbed["proxy"].changed(["sh", "-ec", "; ".join(commands)], undo)
+        return self.proxy.changed(["sh", "-ec", "; ".join(commands)], undo)
 
     def fetch(self, cell: Cell) -> Batch:
         """Download the files of *cell*. Raises TestbedError for an incomplete file or unintended paths."""
         self.wait_until_quiet()
         self.client.run(["sh", "-c", _FORGET], check=False)
-        added = Added(self.client, self.testbed["proxy"])
+        order = {
+            "proxy": [self.proxy.service_address(), PROXY_PORT],
+            "target": [self.origin.host.service_address(), 80],
+            "kind": "get",
+            "at_once": AT_ONCE,
+            "files": [(str(size), size) for size in cell.sizes],
+            "timeout": FILE_TIMEOUT,
+        }
+        argv = self.client.agent("fetch", str(self.client.write("order.json", json.dumps(order))))
+        added = Added(self.client, self.proxy)
         with ip_recorder(self.client) as recorder:
-            answers = self._run_agent(cell)
+            answers = json.loads(self.client.run(argv, timeout=FILE_TIMEOUT * 5).stdout)
             # The last byte may have arrived after the last sample.
             recorder.wait(recorder.now + 0.1)
-        self.known = self.throttler is not None
         # An answer without a time means that the download did not begin.
         broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
         if broken:
@@ -244,26 +248,7 @@ class Bed:
         joins = Protocol.of(*added.read()).joins
         if bool(joins) is cell.lone:
             raise TestbedError(f"{joins} second subflows of a client with the option {cell.client}")
-        return judge(recorder.samples, cell, downloads)
-
-    def _run_agent(self, cell: Cell) -> list[dict[str, Any]]:
-        order = {
-            "proxy": [self.proxy_address, PROXY_PORT],
-            "target": [self.origin.host.service_address(), 443 if cell.kind == "connect" else 80],
-            "kind": cell.kind,
-            "at_once": cell.at_once,
-            "files": [(str(size), size) for size in cell.sizes],
-            "timeout": FILE_TIMEOUT,
-        }
-        file = self.client.write("order.json", json.dumps(order))
-        process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
-        # After an error or timeout, stop the client, so that it does not download during the next batch.
-        with undone_on_error(process.kill):
-            process.wait(FILE_TIMEOUT * 5)
-        if process.returncode != 0:
-            raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
-        answers: list[dict[str, Any]] = json.loads(process.output())
-        return answers
+        return judge(recorder.samples, downloads)
 
     def wait_until_quiet(self) -> None:
         """Wait until all connections of the last batch have ended, then wait for ``PAUSE_SECONDS``."""
@@ -272,7 +257,7 @@ class Bed:
         time.sleep(PAUSE_SECONDS)
 
     def _has_connections(self) -> bool:
-        listing = self.testbed["proxy"].run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
+        listing = self.proxy.run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
         if any(not line.startswith(("LISTEN", "TIME-WAIT")) for line in listing.splitlines()):
             return True
         return self.throttler is not None and bool(self.throttler.status()["connections"])
@@ -286,22 +271,17 @@ def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Be
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
     """Download one batch. Raises TestbedError if a file is incomplete, or the client had other paths than intended."""
-    cell = turn.cell
-    if turn.variant not in (NEW, OURS):
-        bed.stop_throttler()
-    elif turn.variant == NEW or not bed.known:
+    if turn.variant == NEW:
         bed.start_throttler(f"throttle: {{rate: {CAP} Mbit/s}}")
-        if turn.variant == OURS:
-            _fetch(bed, cell, OURS)
-    return _fetch(bed, cell, turn.variant)
-
-
-def _fetch(bed: Bed, cell: Cell, variant: str) -> Batch:
+    elif turn.variant != OURS:
+        bed.stop_throttler()
+    elif bed.throttler is None:
+        raise TestbedError("no throttler knows the client, because the batch of the new client failed")
     with (
-        one_subflow(bed.testbed) if cell.lone else nullcontext(),
-        bed.static_class(CAP, cell.at_once) if variant == "static" else nullcontext(),
+        one_subflow(bed.testbed) if turn.cell.lone else nullcontext(),
+        bed.static_class(CAP, AT_ONCE) if turn.variant == "static" else nullcontext(),
     ):
-        return bed.fetch(cell)
+        return bed.fetch(turn.cell)
 
 
 def _compared(name: str, variant: str, compare: Callable[[float, float], float]) -> Callable[[PageRow], list[float]]:
@@ -347,9 +327,8 @@ TABLES = (
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
-    cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.kind, chosen.size, chosen.at_once)],
+    cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.size)],
     shared_bed=lambda cell: None,
-    # A client with one path is not compared with a static class.
     variants=lambda chosen, cell: ("none", NEW, OURS) if cell.lone else ("none", NEW, OURS, "static"),
     bed=start_bed,
     measure=measure,
