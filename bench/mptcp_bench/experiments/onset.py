@@ -25,7 +25,6 @@ from typing import Any
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import lacking_here, select
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates, windows
-from mptcp_lab.testbed.services import wait_until
 
 from .. import style
 from ..statistics import of_median
@@ -131,9 +130,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
     cell, down, share = turn.cell, turn.cell.direction == "down", payload_share(4, multipath=True)
     addresses = [setup.client.address(name) for name in DEVICES]
-    setup.load(policy("[]"))
-    closed = "the last transfer's subflows are closed"
-    wait_until(lambda: not client_ends(setup.proxy, addresses), closed, timeout=30)
+    setup.load_while_idle(policy("[]"), [])
     with (
         setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client, share) as recorder,

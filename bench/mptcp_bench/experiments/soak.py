@@ -4,7 +4,7 @@
 The crowd of the experiment ``load`` has tunnels with two subflows and replaces some of them every second. The subflows
 that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's entries.
 Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the throttler
-ends, samples are missing, which misses an aim.
+does not answer, the experiment fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 from mptcp_common.units import parse_rate
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.services import Throttler
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
@@ -106,9 +106,7 @@ class Settings:
 class Soak:
     """The values that were measured over the whole time."""
 
-    readings: tuple[Reading, ...] = figure(
-        "samples", least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))), digits=0
-    )
+    readings: tuple[Reading, ...] = figure("samples", digits=0)
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
     remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
@@ -135,26 +133,18 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     crowd.keep_open(cell.n)
     ended, seconds_before, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
     crowd.replace_per_second(cell.churn)
-    readings = tuple(_readings(crowd, throttler, cell))
+    readings = []
+    for sample in range(1, cell.samples + 1):
+        time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
+        readings.append({"time": time.monotonic() - begin, **_reading(crowd, throttler)})
     cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
     crowd.replace_per_second(0)
     ended = crowd.client.read().ended - ended
-    return Soak(readings, ended, cores, crowd.remnants(before, throttler))
-
-
-def _readings(crowd: Crowd, throttler: Throttler, cell: Settings) -> Iterator[Reading]:
-    """Yield a reading at each interval; none while the throttler does not answer."""
-    begin = time.monotonic()
-    for sample in range(1, cell.samples + 1):
-        time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
-        with suppress(TestbedError, ValueError, OSError):
-            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler)}
-        if not throttler.process.running:
-            return
+    return Soak(tuple(readings), ended, cores, crowd.remnants(before, throttler))
 
 
 def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
-    """Return a reading without its time. Raises TestbedError, ValueError or OSError without a throttler."""
+    """Return a reading without its time. Raises TestbedError or ValueError if the throttler does not answer."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
     before = two_subflows(crowd.list_subflows())
     time.sleep(MIN_AGE_SECONDS)
@@ -267,7 +257,6 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
     cells=lambda chosen: [chosen],
-    runs=lambda chosen, cell, variant: 1,
     attempts=1,
     bed=lambda chosen, cells, seed: Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))),
     measure=measure,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether a path or client starves because of a low cap: the rate of each path, also after other clients have vanished.
 
-A download runs under a policy that gives some of its paths low caps. The experiment shows the rate of each path in the
+A download runs under a policy that gives one of its paths a low cap. The experiment shows the rate of each path in the
 steady state, as a share of its link or cap. Rates are on the wire, as links and caps count. In the layouts
 ``vanished-N``, N other downloads share the cap, and then their client is cut off on both paths.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, TestbedError, paths
@@ -42,12 +42,12 @@ VANISH_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths with their rates and caps in Mbit/s and their RTTs in ms; without RTTs, the paths are not emulated."""
+    """Paths with their rates and caps in Mbit/s and their RTTs in ms."""
 
     name: str
-    rates: tuple[float, ...]
+    rates: tuple[int, ...]
     caps: tuple[float | None, ...]
-    rtts: tuple[int, ...] = ()
+    rtts: tuple[int, ...]
     vanishing: int = 0
     """Number of other clients that share the paths and their caps, and are then cut off."""
 
@@ -57,7 +57,7 @@ class Layout:
     @property
     def paths(self) -> str:
         """The paths' names, each one letter."""
-        return "abcdefgh"[: len(self.rates)]
+        return "abc"[: len(self.rates)]
 
     @property
     def addresses(self) -> list[str]:
@@ -85,25 +85,15 @@ class Layout:
         return "\n".join([*lines, *rules, ""])
 
     def topology(self) -> Topology:
-        rates = [round(rate * MBIT) for rate in self.rates]
-        emulated = [
-            EmulatedPath(path, *[Direction(rate, rtt * 500)] * 2)
-            for path, rate, rtt in zip(self.paths, rates, self.rtts, strict=False)
-        ]
-        found = paths(emulated or rates)
-        if len(self.rates) > 4:
-            # The kernel allows eight endpoints. The first path needs none, because connections open on it.
-            client, *others = found.nodes
-            joins = [each for each in client.endpoints if ":" not in each.address][1:]
-            found = replace(found, nodes=(replace(client, endpoints=tuple(joins)), *others))
+        rates = [rate * MBIT for rate in self.rates]
+        directions = [Direction(rate, rtt * 500) for rate, rtt in zip(rates, self.rtts, strict=True)]
+        found = paths([EmulatedPath(path, each, each) for path, each in zip(self.paths, directions, strict=True)])
         return with_second_client(found, OTHERS, rates) if self.vanishing else found
 
 
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        # A tester's layout, three of whose paths have low caps.
-        Layout("eight", (10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None)),
         Layout("three", (20, 20, 20), (None, 1, None), (10, 40, 60)),
         # DSL, and LTE after its data volume is used up.
         *(Layout(f"low-{cap * 1000:g}k", (50, 20), (None, cap), (20, 60)) for cap in (2, 0.512, 0.128, 0.064)),
