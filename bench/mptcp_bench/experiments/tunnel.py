@@ -21,22 +21,11 @@ from mptcp_lab.testbed import UNSHAPED, Testbed
 from mptcp_lab.testbed.transfer import Added
 
 from ..statistics import median
-from . import tunnel_cost, tunnel_parts
+from . import tunnel_parts
 from .columns import Column, Row, Table, Turn, columns_of
 from .parameters import number, parameter, whole, words, yes_or_no
 from .scenario import Scenario
-from .tunnel_cost import Cost
-from .tunnel_parts import (
-    CALLS,
-    CHANGES,
-    JITTER,
-    ONE_PATH_BUSY,
-    ONE_PATH_IDLE,
-    OURS_BUSY,
-    AfterChange,
-    Call,
-    Silence,
-)  # fmt: skip
+from .tunnel_parts import CALLS, CHANGES, JITTER, ONE_PATH_BUSY, ONE_PATH_IDLE, OURS_BUSY
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, PathPair, Vpn
 
@@ -136,7 +125,7 @@ def tunnel_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> AbstractCo
 def measure(bed: Bed | Testbed, turn: Turn[Cell]) -> Any:
     cell = turn.cell
     if isinstance(bed, Testbed):
-        return tunnel_cost.measure(bed)
+        return tunnel_parts.measure_cost(bed)
     set_control(bed.testbed["origin"], cell.control)
     if cell.part == "silence":
         return tunnel_parts.fall_silent(bed)
@@ -151,11 +140,11 @@ def measure(bed: Bed | Testbed, turn: Turn[Cell]) -> Any:
         return download(bed, vpn, counters, LEARNING_SECONDS if cell.part == "rates" else 0.0)
 
 
-Of = Row[Cell, Any]
+TunnelRow = Row[Cell, Any]
 
 
 def _goodput(heading: str, variant: str) -> Column[Cell, Any]:
-    def values(row: Of) -> list[float]:
+    def values(row: TunnelRow) -> list[float]:
         return [point.goodput for point in row.other_runs(variant)]
 
     return Column(heading, values, by="median", scale=1e-6, digits=1)
@@ -164,7 +153,7 @@ def _goodput(heading: str, variant: str) -> Column[Cell, Any]:
 def _divided_by(fold: Callable[[list[float]], float]) -> Any:
     """Return a function that divides a row's rates by the result of *fold* for the median rates of both paths alone."""
 
-    def values(row: Of) -> list[float]:
+    def values(row: TunnelRow) -> list[float]:
         alone = [[point.goodput for point in row.other_runs(variant)] for variant in ("a alone", "b alone")]
         return [rate / fold([median(rates, default=nan) for rates in alone]) for rate in row.values("goodput")]
 
@@ -174,14 +163,14 @@ def _divided_by(fold: Callable[[list[float]], float]) -> Any:
 def _excess(variant: str, name: str) -> Any:
     """Return a function that computes how much a row's median of *name* exceeds the median under *variant*."""
 
-    def values(row: Of) -> list[float]:
+    def values(row: TunnelRow) -> list[float]:
         others = [float(getattr(each, name)) for each in row.other_runs(variant)]
         return [median(row.values(name)) - median(others)] if others and row.measured else []
 
     return values
 
 
-def _ours(row: Of) -> bool:
+def _is_our_call(row: TunnelRow) -> bool:
     return row.variant == OURS_BUSY
 
 
@@ -190,52 +179,64 @@ def _table(title: str, part: str, columns: Sequence[Column[Cell, Any]], *labels:
 
 
 INSIDE = ("inside", lambda row: row.cell.control)
-GOODPUT: Table[Cell, Any] = Table(
-    "Goodput of a download through OpenVPN",
-    (
-        _goodput("a alone", "a alone"),
-        _goodput("b alone", "b alone"),
-        _goodput("ours", "ours"),
-        _goodput("50/50", "weights"),
-        _goodput("over MPTCP", "mptcp"),
-        Column(
-            "ours / sum", _divided_by(sum), by="median", digits=3, aim="goodput / sum of both paths alone",
-            least=lambda row: MIN_SHARES[row.cell.part],
-            judged=lambda row: row.cell.part != "loss" or row.cell.control == "bbr",
+TABLES: Sequence[Table[Cell, Any]] = (
+    Table(
+        "Goodput of a download through OpenVPN",
+        (
+            _goodput("a alone", "a alone"),
+            _goodput("b alone", "b alone"),
+            _goodput("ours", "ours"),
+            _goodput("50/50", "weights"),
+            _goodput("over MPTCP", "mptcp"),
+            Column(
+                "ours / sum", _divided_by(sum), by="median", digits=3, aim="goodput / sum of both paths alone",
+                least=lambda row: MIN_SHARES[row.cell.part],
+                judged=lambda row: row.cell.part != "loss" or row.cell.control == "bbr",
+            ),
+            Column(
+                "", _divided_by(max), by="median", aim="goodput / best path alone", least=MIN_LOSSY_SHARE,
+                judged=lambda row: row.cell.part == "loss",
+            ),
         ),
-        Column(
-            "", _divided_by(max), by="median", aim="goodput / best path alone", least=MIN_LOSSY_SHARE,
-            judged=lambda row: row.cell.part == "loss",
-        ),
+        (("paths, Mbit/s", lambda row: row.cell.name), INSIDE),
+        of=lambda row: row.cell.part in DOWNLOADS and row.variant == "ours",
     ),
-    (("paths, Mbit/s", lambda row: row.cell.name), INSIDE),
-    of=lambda row: row.cell.part in DOWNLOADS and row.variant == "ours",
-)  # fmt: skip
-SILENCE = _table("A silent path", "silence", columns_of(Silence), INSIDE)
-SHARE: Column[Cell, Any] = Column(
-    "share", "share", by="median", aim="goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE
-)
-CHANGED = ("change", lambda row: row.cell.name)
-CHANGE = _table("Paths that change", "change", (*columns_of(AfterChange), SHARE), CHANGED, INSIDE)
-CALL = _table(
-    "A call beside a download",
-    "call",
-    (
-        *columns_of(Call),
-        Column(
-            "", _excess(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
-            most=MAX_CALL_DELAY_MS, judged=_ours,
+    _table("A silent path", "silence", columns_of(tunnel_parts.Silence), INSIDE),
+    _table(
+        "Paths that change", "change",
+        (
+            *columns_of(tunnel_parts.AfterChange),
+            Column(
+                "share", "share", by="median", aim="goodput / what is there, after 3 s", digits=3,
+                least=MIN_CHANGED_SHARE,
+            ),
         ),
-        Column(
-            "", _excess(ONE_PATH_BUSY, "loss"), most=0.0, judged=_ours,
-            aim="lost beyond what one path loses beside a download, share",
-        ),
+        ("change", lambda row: row.cell.name), INSIDE,
     ),
-    ("call", lambda row: row.variant),
-    INSIDE,
+    _table(
+        "A call beside a download", "call",
+        (
+            *columns_of(tunnel_parts.Call),
+            Column(
+                "", _excess(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
+                most=MAX_CALL_DELAY_MS, judged=_is_our_call,
+            ),
+            Column(
+                "", _excess(ONE_PATH_BUSY, "loss"), most=0.0, judged=_is_our_call,
+                aim="lost beyond what one path loses beside a download, share",
+            ),
+        ),
+        ("call", lambda row: row.variant), INSIDE,
+    ),
+    _table(
+        "Cost of a packet", "cost",
+        (
+            *columns_of(tunnel_parts.Cost),
+            Column("", "kernel", by="median", aim="splitter and joiner, ns/packet", most=MAX_KERNEL_NS),
+        ),
+        ("cost of", lambda row: "a packet"),
+    ),
 )  # fmt: skip
-KERNEL: Column[Cell, Any] = Column("", "kernel", by="median", aim="splitter and joiner, ns/packet", most=MAX_KERNEL_NS)
-COST = _table("Cost of a packet", "cost", (*columns_of(Cost), KERNEL), ("cost of", lambda row: "a packet"))
 SCENARIO: Scenario[Settings, Cell, Bed | Testbed, Any] = Scenario(
     settings=Settings,
     needs=(*NEEDS, "nfqueue", "openssl", "gcc"),
@@ -243,6 +244,6 @@ SCENARIO: Scenario[Settings, Cell, Bed | Testbed, Any] = Scenario(
     variants=variants,
     bed=tunnel_bed,
     measure=measure,
-    tables=(GOODPUT, SILENCE, CHANGE, CALL, COST),
+    tables=TABLES,
     name=lambda row: str(row.cell) if row.variant in ("ours", OURS_BUSY) else str(row),
 )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parts of the experiment ``tunnel``: a silent path, a path that changes, and a call during a download."""
+"""Parts of the experiment ``tunnel``: a silent path, a path that changes, a call, and the cost of a packet."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -14,13 +16,17 @@ from math import inf, nan
 from pathlib import Path
 from typing import NamedTuple
 
-from mptcp_lab.testbed import LiveNode, Process, TestbedError
+from mptcp_lab.agent import processors
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, hops
 from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import wait_until
-from mptcp_lab.testbed.tunnel import TunnelEnd
+from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
+from mptcp_tunnel.kernel.network import far_end
 
 from ..statistics import fmean, median, percentile
 from .columns import figure
+from .devices import DEVICES
 from .two_paths import dropping, hop_shaper
 from .vpn_bed import FILE_NAME, Bed, running_vpn
 from .vpn_cells import Vpn
@@ -47,8 +53,18 @@ CALL_RATE, CALL_BYTES = 50, 200
 """Packets per second of a call, and bytes per packet."""
 CALL_SECONDS, BEFORE_CALL_SECONDS, DOWNLOAD_SECONDS = 6.0, 2.0, 12.0
 """Length of the call, time from the start of the download to the call, and maximum length of the download."""
-
-
+FLOOD = Path(hops.__file__).parent / "native/flood.c"
+FLOOD_BYTES = 1400
+"""Payload of a packet whose cost is measured, in bytes."""
+COST_WARM_UP_SECONDS, COST_SECONDS = 5.0, 2.0
+"""Time until the daemons have learned the paths' rates, and length of each measurement of the cost."""
+OFFERED_RATES = (200, 300, 400, 500, 600, 800, 1000)
+"""Offered rates in Mbit/s. A packet's cost is measured at the first. The rates increase until the share of lost packets
+exceeds ``MAX_LOSS``."""
+MAX_LOSS = 0.01
+BPF_STATS_RUN_TIME = 0
+"""From linux/bpf.h."""
+MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
 MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
 _of_silence = partial(figure, by="median", digits=3)
 
@@ -88,11 +104,11 @@ class Call:
 
 
 class Poll(NamedTuple):
-    """Whether the BPF programs of each end use the path at one moment; None if the daemon does not answer."""
+    """Whether the BPF programs of each end use the path at one moment."""
 
     time: float
-    relay: bool | None
-    proxy: bool | None
+    relay: bool
+    proxy: bool
 
 
 @contextmanager
@@ -129,16 +145,15 @@ def fall_silent(bed: Bed) -> Silence:
     polls: list[Poll] = []
     with running_vpn(bed, Vpn("tunnel")) as (ends, daemons), receiving(bed.client, ends.client_address, result):
         assert daemons is not None
-        relay, proxy = daemons
-        before = [path["packets_sent"] for path in proxy.paths()]
+        before = [path["packets_sent"] for path in daemons.proxy.paths()]
         with sending(bed.server, ends.client_address, STREAM_RATE, STREAM_BYTES, seconds):
             time.sleep(BEFORE_SECONDS)
-            after = [path["packets_sent"] for path in proxy.paths()]
+            after = [path["packets_sent"] for path in daemons.proxy.paths()]
             number = max(range(len(after)), key=lambda path: after[path] - before[path])
 
             def poll(until: float) -> None:
                 while time.monotonic() < until:
-                    polls.append(Poll(time.monotonic(), is_used(relay, number), is_used(proxy, number)))
+                    polls.append(Poll(time.monotonic(), *(end.paths()[number]["alive"] for end in daemons)))
                     time.sleep(POLL_SECONDS)
 
             start = time.monotonic()
@@ -150,16 +165,10 @@ def fall_silent(bed: Bed) -> Silence:
     return reactions(polls, start, end, seconds - len(packets) / STREAM_RATE)
 
 
-def is_used(end: TunnelEnd, path: int) -> bool | None:
-    """Return whether the BPF programs of *end* use a path; None if the daemon does not answer."""
-    paths = end.lives()
-    return paths[path] if paths else None
-
-
 def reactions(polls: Sequence[Poll], start: float, end: float, lost: float) -> Silence:
     """Return the reactions to a path that was silent from *start* to *end* on the polls' clock."""
     relay, proxy = (
-        next((poll.time - start for poll in polls if poll.time >= start and getattr(poll, name) is False), inf)
+        next((poll.time - start for poll in polls if poll.time >= start and not getattr(poll, name)), inf)
         for name in ("relay", "proxy")
     )
     # The path is back when both ends use it until the last poll.
@@ -227,3 +236,98 @@ def to_call(packets: Sequence[Sequence[int]]) -> Call:
     delays = list({number: (arrived - sent) / 1e9 for number, sent, arrived in reversed(packets)}.values())
     loss = 1 - len(delays) / (CALL_RATE * CALL_SECONDS)
     return Call(median(delays, default=nan), percentile(delays, 99, default=nan), loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Costs per packet: ns of both BPF programs, µs of the resequencer; and the rate in bits/s that was carried."""
+
+    splitter: float = figure("splitter ns", by="median", digits=1)
+    joiner: float = figure("joiner ns", by="median", digits=1)
+    resequencer: float = figure(
+        "resequencer µs", by="median", aim="resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US
+    )
+    carried: float = figure(
+        "carried Mbit/s", by="median", aim="carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
+        least=MIN_MBITS,
+    )  # fmt: skip
+
+    @property
+    def kernel(self) -> float:
+        return self.splitter + self.joiner
+
+
+@contextmanager
+def counting_run_times() -> Iterator[None]:
+    """Let the kernel measure the run time of BPF programs during the scope. Raises TestbedError."""
+    descriptor = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_enable_stats(BPF_STATS_RUN_TIME)
+    if descriptor < 0:
+        raise TestbedError(f"count the run time of BPF programs: {os.strerror(-descriptor)}")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def nanoseconds_per_run(end: TunnelEnd) -> float:
+    """Return the nanoseconds per run of the BPF program of *end* that ran most often. Raises TestbedError if none ran.
+
+    The kernel counts only runs during :func:`counting_run_times`.
+    """
+    programs = [(0, 0)]
+    for file in Path(f"/proc/{end.process.pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        if "prog_id" in fields:
+            programs.append((int(fields["run_cnt"]), int(fields["run_time_ns"])))
+    runs, nanoseconds = max(programs)
+    if not runs:
+        raise TestbedError("no BPF program of the tunnel ran")
+    return nanoseconds / runs
+
+
+def resequencer_seconds(end: TunnelEnd) -> float:
+    """Return the processor seconds of *end*'s resequencer. Raises TestbedError if none runs."""
+    children = descendants(end.process.pid)
+    if not children:
+        raise TestbedError(f"[{end.node.name}] no resequencer runs{end.process.tail()}")
+    return sum(map(processors.process_seconds, children))
+
+
+def measure_cost(testbed: Testbed) -> Cost:
+    """Send packets at high rates to the client. Raises TestbedError."""
+    client, proxy = testbed["client"], testbed["proxy"]
+    flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
+    target = str(far_end(0, PORT, 4).address)
+
+    def send(offered: int, seconds: float) -> tuple[int, int, float]:
+        """Return the number of packets sent, of packets received, and the seconds in which they were received."""
+        receiver = client.popen([flood, "receive", str(PORT)], name="receiver")
+        wait_until(lambda: "ready" in receiver.output(), "the receiver is ready", process=receiver)
+        per_second = offered * 1e6 / 8 / FLOOD_BYTES
+        words = [str(PORT), target, str(PORT), str(FLOOD_BYTES), f"{per_second:.0f}", f"{seconds:g}"]
+        sender = proxy.popen([flood, "send", *words], name="sender")
+        sender.wait(seconds + 60)
+        time.sleep(0.3)
+        receiver.stop()
+        outputs = [process.output().split()[1:] for process in (sender, receiver)]
+        if [len(output) for output in outputs] != [2, 2]:
+            raise TestbedError(f"flood: {sender.tail()}{receiver.tail()}")
+        (sent, _), (received, nanoseconds) = outputs
+        return int(sent), int(received), int(nanoseconds) / 1e9
+
+    carried = 0.0
+    with tunnel(client, proxy, dict(zip("ab", DEVICES, strict=True))) as both:
+        send(OFFERED_RATES[0], COST_WARM_UP_SECONDS)
+        # The statistics take time themselves, so that the carried rate is measured without them.
+        with counting_run_times():
+            busy = resequencer_seconds(both.relay)
+            _, measured, _ = send(OFFERED_RATES[0], COST_SECONDS)
+            busy = resequencer_seconds(both.relay) - busy
+        splitter, joiner = map(nanoseconds_per_run, (both.proxy, both.relay))
+        for offered in OFFERED_RATES:
+            sent, received, seconds = send(offered, COST_SECONDS)
+            if received < (1 - MAX_LOSS) * sent:
+                break
+            # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
+            carried = max(carried, received * FLOOD_BYTES * 8 / seconds)
+    return Cost(splitter, joiner, 1e6 * busy / max(1, measured), carried)

@@ -13,8 +13,7 @@ from mutants import MBIT, VerdictCases, simulated_results
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, VPNS, Cell
-from mptcp_bench.experiments.tunnel_cost import Cost
-from mptcp_bench.experiments.tunnel_parts import CALLS, AfterChange, Call, Silence
+from mptcp_bench.experiments.tunnel_parts import CALLS, AfterChange, Call, Cost, Silence
 from mptcp_bench.experiments.vpn_cells import WAYS, Point, wrong
 
 LOSSY_SHARE = 0.6

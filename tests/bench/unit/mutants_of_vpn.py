@@ -10,12 +10,12 @@ from typing import Any
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments import EXPERIMENTS, vpn_losses
+from mptcp_bench.experiments import EXPERIMENTS, vpn_figures
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Vpn, loss_of, wrong
-from mptcp_bench.experiments.vpn_trace import Start
+from mptcp_bench.experiments.vpn_figures import Start
 
 Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
@@ -104,12 +104,12 @@ WORLDS: dict[int, dict[str, Rate]] = {
 def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Sequence[Aim]:
     """Judge losses: *factor* times the configured ones, of whose bursts the share *short* is short."""
 
-    def measure(turn: Turn[str]) -> dict[str, vpn_losses.Lost] | None:
+    def measure(turn: Turn[str]) -> dict[str, vpn_figures.Lost] | None:
         means = {loss: model.mean for loss in GOOD_LOSS if (model := loss_of(loss)) is not None}
-        losses = {loss: vpn_losses.Lost(1 - (1 - factor * mean) ** 2, short) for loss, mean in means.items()}
+        losses = {loss: vpn_figures.Lost(1 - (1 - factor * mean) ** 2, short) for loss, mean in means.items()}
         return losses if turn.number <= rounds else None
 
-    return vpn_losses.SCENARIO.aims(simulated_results(vpn_losses.SCENARIO, {}, measure))
+    return vpn_figures.TABLE1.aims(simulated_results(vpn_figures.TABLE1, {}, measure))
 
 
 VPN = {
