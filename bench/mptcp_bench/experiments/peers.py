@@ -6,7 +6,6 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,6 @@ from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, mptcp_command, start_program, start_proxy
 
 from .relay_load import build
-
-REBUILT_SQUID = os.environ.get("MPTCP_BENCH_SQUID", "")
-"""Another Squid program to run our proxy with. ``./run squid`` builds a Squid that writes larger chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +96,10 @@ shutdown_lifetime 0 seconds
 """
 
 
-def _start_ours(setup: PeerSetup, program: str = "") -> Program:
-    """Start our proxy with the shipped squid.conf and the Squid *program*, if not the installed one."""
+def _start_ours(setup: PeerSetup) -> Program:
+    """Start our proxy with the shipped squid.conf."""
     config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers 1\n{setup.extra_config}")
-    # mptcp-proxy runs the first Squid in PATH.
-    path = {"PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}"} if program else None
-    proxy = start_proxy(setup.host, config, env=path)
+    proxy = start_proxy(setup.host, config)
     # The proxy will be killed. Remove its PID file, or the next proxy would assume that this proxy still runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
@@ -208,10 +202,8 @@ def _start_splice(setup: PeerSetup) -> Program:
 def peers() -> Mapping[str, Peer]:
     """Return all proxies by name. The features of nginx depend on the installed version."""
     listens, tunnels = nginx_features(_output("nginx", "-V"))
-    rebuilt = REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to a Squid that ./run squid built)"
     return {
         "ours": Peer("squid", _start_ours),
-        "ours-rebuilt": Peer(rebuilt, partial(_start_ours, program=REBUILT_SQUID)),
         "squid": Peer("squid", _start_squid, multipath=False),
         "haproxy": Peer("haproxy", _start_haproxy, tunnels=False),
         "nginx": Peer("nginx", partial(_start_nginx, listens=listens, tunnels=tunnels), tunnels),

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cost of a byte and of a request in a proxy: ours, Squid, HAProxy and nginx, alternating in one run.
 
-The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
-connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
-TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured. Each round has
-a random order. The main figure is the processor time of all processes of the proxy: seconds for 10^9 bytes or µs for a
-request, as the median of the rounds with its 95 % interval. The columns */ direct* have rates, as a multiple of the
-rate without a proxy. If a proxy shares its processors, it also pays for the kernels of router and client; with
-``processors=apart`` it has its own processor.
+The tasks are: downloads of large files, by GET and through tunnels (CONNECT); and small requests over persistent
+connections, as fast as the proxy answers. The clients use TCP, or Multipath TCP with one subflow or two. Each proxy is
+freshly started, and no other proxy runs while it is measured. Each round has a random order. The main figure is the
+processor time of all processes of the proxy: seconds for 10^9 bytes or µs for a request, as the median of the rounds
+with its 95 % interval. The columns */ direct* have rates, as a multiple of the rate without a proxy. If a proxy shares
+its processors, it also pays for the kernels of router and client; with ``processors=apart`` it has its own processor.
 
 The clients are ``native/relay_load.c``. Among Debian's load generators, wrk does not support tunnels, ab uses
 HTTP/1.0, and h2load and hey do not use a tunnel for a second request.
@@ -30,7 +29,7 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, TRANSFERS, Cell, Outcome, Setting
+from .relay_judging import BULK, CLIENTS, DIRECT, PROXIES, TASKS, Cell, Outcome, Setting
 from .scenario import Scenario
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
@@ -92,17 +91,9 @@ def relay_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Be
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Outcome]:
-    """Measure all transfers of a cell through one proxy, and the memory of each kind of connection with a new one."""
-    cell, outcomes = turn.cell, {}
-    with bed.running(cell) as process:
-        for task in (each for each in cell.tasks if each not in IDLE):
-            outcomes[task] = transfer(bed, cell, task, process)
-    for task in (each for each in cell.tasks if each in IDLE):
-        with bed.running(cell) as process:
-            assert process is not None, "without a proxy, idle connections are not measured"
-            kilobytes, failures = bed.idle_kilobytes(cell, task, process)
-            outcomes[task] = Outcome(judging.positive_or_nan(kilobytes), failures=failures)
-    return outcomes
+    """Measure all tasks of a cell through one proxy, or without one."""
+    with bed.running(turn.cell) as process:
+        return {task: transfer(bed, turn.cell, task, process) for task in turn.cell.tasks}
 
 
 def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Outcome:
@@ -124,11 +115,7 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Outcom
 
 
 Values = Callable[[Row[Cell, Outcome]], Sequence[float]]
-LABELS = (
-    ("proxy", lambda row: row.cell.proxy),
-    ("client", lambda row: row.cell.client),
-    ("setting", lambda row: str(row.cell.setting)),
-)
+PROXY = ("proxy", lambda row: row.cell.proxy)
 
 
 def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Outcome]:
@@ -144,18 +131,13 @@ def _of_direct(task: str) -> Values:
     return lambda row: judging.of_direct(row.results, row.cell, task)
 
 
-def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Outcome]) -> Table[Cell, Outcome]:
-    """Return a table with a row for each cell in which one of *tasks* is measured."""
-
-    def has_row(row: Row[Cell, Outcome]) -> bool:
-        return row.part == next((task for task in row.cell.tasks if task in tasks), None)
-
-    return Table(title, columns, LABELS, of=has_row, wrapped=("setting",))
+def _is_first_of_cell(row: Row[Cell, Outcome]) -> bool:
+    return row.part == row.cell.tasks[0]
 
 
 def _is_first_of_proxy(row: Row[Cell, Outcome]) -> bool:
     first = next(cell for cell in row.results.cells if cell.proxy == row.cell.proxy)
-    return row.cell.proxy != DIRECT and (row.cell, row.part) == (first, first.tasks[0])
+    return row.cell.proxy != DIRECT and row.cell == first and _is_first_of_cell(row)
 
 
 SCENARIO = Scenario(
@@ -165,21 +147,21 @@ SCENARIO = Scenario(
     bed=relay_bed,
     measure=measure,
     tables=(
-        _table(
-            "Cost", TRANSFERS,
-            _column("GET s/GB", _cost("get"), 2),
-            _column("CONNECT s/GB", _cost("connect"), 2),
-            _column("µs/request", _cost("requests")),
-            _column("GET / direct", _of_direct("get"), 2),
-            _column("CONNECT / direct", _of_direct("connect"), 2),
-            _column("requests / direct", _of_direct("requests"), 2),
-        ),
-        _table(
-            "Memory of a connection in kB", IDLE,
-            _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
+        Table(
+            "Cost",
+            (
+                _column("GET s/GB", _cost("get"), 2),
+                _column("CONNECT s/GB", _cost("connect"), 2),
+                _column("µs/request", _cost("requests")),
+                _column("GET / direct", _of_direct("get"), 2),
+                _column("CONNECT / direct", _of_direct("connect"), 2),
+                _column("requests / direct", _of_direct("requests"), 2),
+            ),
+            (PROXY, ("client", lambda row: row.cell.client), ("setting", lambda row: str(row.cell.setting))),
+            of=_is_first_of_cell, wrapped=("setting",),
         ),
         Table(
-            "Proxies as installed", (), (LABELS[0], ("version", lambda row: peers()[row.cell.proxy].version())),
+            "Proxies as installed", (), (PROXY, ("version", lambda row: peers()[row.cell.proxy].version())),
             of=_is_first_of_proxy,
         ),
     ),

@@ -10,7 +10,6 @@ to the processors of clients and origin, and the receipt of packets for the prox
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,19 +23,15 @@ from mptcp_lab.testbed.transfer import Added
 
 from .peers import PeerSetup, peers
 from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, protocol_error
-from .relay_load import TIMEOUT, Load, build, kernel_memory, requesting, user_memory
+from .relay_load import TIMEOUT, Load, build, requesting
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
 FILES = {SMALL: 1_000, LARGE: 200_000_000}
 MULTIPATH_PORT = 8080
 """Port of the origin that accepts MPTCP, if the testbed has one."""
-IDLE_CONNECTIONS = 400
-"""Number of idle connections whose memory is measured."""
 WARM_UP_SECONDS = 0.4
 """Time from the last connection's handshake to the start of a measurement, in which the congestion windows grow."""
-SETTLE_SECONDS = 1.0
-"""Time until the kernel has freed earlier connections and updated its counters of slabs."""
 _STEER = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
 """Shell script that makes the kernel receive packets on the processors of the mask $0, in words of 32 bits."""
 
@@ -137,19 +132,6 @@ class Bed:
             joins = count if subflows == 2 else 0
             load.wait(lambda counters: accepted()[1] >= joins, f"{cell}: {joins} second subflows joined")
             yield load, check
-
-    def idle_kilobytes(self, cell: Cell, task: str, process: Program) -> tuple[float, int]:
-        """Return the memory of an idle connection or tunnel in a new proxy, *process*, and the number of failures."""
-        count, requests = IDLE_CONNECTIONS, 1 if task == "idle-get" else 0
-        time.sleep(SETTLE_SECONDS)
-        user, kernel = user_memory(process.pid), kernel_memory()
-        with self.clients(cell, task, count, SMALL, requests=requests) as (load, check):
-            load.wait(lambda counters: counters.finished == count, f"{cell}: {count} connections are idle")
-            time.sleep(SETTLE_SECONDS)
-            check(count)
-            user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
-            # The two ends of each connection have the same structures in this kernel. Only one of them is the proxy's.
-            return (user + kernel / 2) / count / 1e3, load.read().failures
 
 
 @contextmanager

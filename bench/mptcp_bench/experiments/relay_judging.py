@@ -17,32 +17,21 @@ from ..statistics import exact_median_interval, mean_bounds, median
 from .aims import Aim
 from .columns import Results, by_round
 
-DIRECT, OURS, REBUILT, LIMIT = "direct", "ours", "ours-rebuilt", "splice"
-OWN = (OURS, REBUILT)
+DIRECT, OURS, LIMIT = "direct", "ours", "splice"
 OTHERS = ("squid", "haproxy", "nginx")
 """Proxies of other projects, with which ours is compared."""
-PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
+PROXIES = (DIRECT, OURS, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
-TRANSFERS = (*BULK, "requests")
-IDLE = ("idle-get", "idle-connect")
-TASKS = (*TRANSFERS, *IDLE)
+TASKS = (*BULK, "requests")
 MAX_COST = 1.0
 """Maximum processor time of our proxy, as a multiple of the best peer's."""
 MAX_MULTIPATH_COST = 1.15
 """Maximum cost of an MPTCP client, as a multiple of a TCP client's."""
 MIN_RATES = {"get": 0.8, "connect": 0.95}
 """Minimum rate, as a share of the rate without a proxy."""
-MAX_IDLE_KB = 100.0
-"""Maximum KB per idle connection, user and kernel memory together."""
-NAMES = {
-    "get": "GET, s/GB",
-    "connect": "CONNECT, s/GB",
-    "requests": "µs/request",
-    "idle-get": "idle connection, kB",
-    "idle-connect": "idle tunnel, kB",
-}
+NAMES = {"get": "GET, s/GB", "connect": "CONNECT, s/GB", "requests": "µs/request"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +73,9 @@ class Outcome:
     """The measurement of one task of a cell."""
 
     cost: float | None
-    """Seconds per GB, µs per request, or kB per idle connection: see :func:`cost`; None without a proxy."""
-    rate: float | None = None
-    """Body bytes per second of bulk transfers, otherwise answers per second; None for idle connections."""
+    """Seconds per GB, or µs per request: see :func:`cost`; None without a proxy."""
+    rate: float
+    """Body bytes per second of bulk transfers, otherwise answers per second."""
     failures: int = 0
 
 
@@ -142,17 +131,13 @@ def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[fl
 
 def verdicts(results: RelayResults) -> Iterator[Aim]:
     """Yield the aims. Only proxies of the first setting are compared."""
-    failures = [(run.turn.cell.proxy in OWN, run.measured.failures) for run in results.runs]
+    failures = [(run.turn.cell.proxy == OURS, run.measured.failures) for run in results.runs]
     yield Aim("our answers that were wrong or broken off", sum(n for ours, n in failures if ours), most=0)
     yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
     base = results.cells[0].setting if results.cells else BASE
     ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
-    for task in TRANSFERS:
+    for task in TASKS:
         yield from _compared(results, ours, task)
-    for task in IDLE:
-        for client, cell in ours.items():
-            if kilobytes := [*by_number(results, cell, task).values()]:
-                yield Aim(f"{NAMES[task]}, {client}", median(kilobytes), most=MAX_IDLE_KB)
 
 
 def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:

@@ -110,7 +110,7 @@ _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
 
 
 def octets(text: str, name: str) -> int:
-    """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
+    """Return the bytes of *name* in the text of smaps_rollup, proc(5). Raises ValueError if it is absent."""
     line = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not line:
         raise ValueError(f"no field {name} in the memory statistics")
@@ -130,8 +130,3 @@ def user_memory(pid: int, kind: str = "Pss") -> int:
         with suppress(OSError, ValueError):
             total += octets(Path(f"/proc/{each}/smaps_rollup").read_text(), kind)
     return total
-
-
-def kernel_memory() -> int:
-    """Return the bytes of all slabs of this host's kernel."""
-    return octets(Path("/proc/meminfo").read_text(), "Slab")
