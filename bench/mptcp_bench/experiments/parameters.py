@@ -128,11 +128,6 @@ def _rtts(text: str) -> tuple[float, float] | None:
     return (first, second) if 0 <= first <= MAX_RTT and 0 <= second <= MAX_RTT else None
 
 
-def word(*known: str) -> Parser[str]:
-    """Return a parser of one of the *known* words."""
-    return _parser({each: each for each in known}.get, f"are {', '.join(known)}")
-
-
 rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to {MAX_RTT} ms")
 """Parses two RTTs in milliseconds, one for each path."""
 yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
@@ -158,7 +153,7 @@ def several(parse_one: Parser[T]) -> Parser[tuple[T, ...]]:
 
 def words(*known: str) -> Parser[tuple[str, ...]]:
     """Return a parser of a list of different *known* words."""
-    return several(word(*known))
+    return several(_parser({each: each for each in known}.get, f"are {', '.join(known)}"))
 
 
 def choices(meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None) -> tuple[str, ...]:

@@ -52,8 +52,6 @@ PACE, RTT = 12, 20
 """Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
 FAST_SECONDS, WARM_UP_SECONDS = 4.0, 8.0
 """Seconds at full speed before a paced load, and seconds of the transfer before the failure."""
-MIN_AFTER_SECONDS, MAX_AFTER_SECONDS = 8.0, 20.0
-"""Minimum and maximum seconds that are recorded after the outage; between them, 1.5 times the outage."""
 APPLICATION = "application"
 """Name of the counter of the bytes that the application has received."""
 MIN_RATE = 1_000_000
@@ -64,8 +62,6 @@ which the application may stand still."""
 MARGIN = 0.15
 """Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
 a mode differ by this share."""
-MAX_FIRST_RATE = 1.05 * LOST_RATE
-"""Maximum rate in Mbit/s before the failure, in any run, if a mode must use only its first path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,8 @@ class Cell:
             with self._failure(setup.testbed):
                 recorder.wait(failed + self.outage)
             restored = recorder.now
-            recorder.wait(restored + min(MAX_AFTER_SECONDS, max(MIN_AFTER_SECONDS, 1.5 * self.outage)))
+            # One second more than is judged.
+            recorder.wait(restored + MAX_STALL_SECONDS + 1)
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode}")
         return judge(recorder.samples, failed, restored)
@@ -140,11 +137,6 @@ def _relative(row: Row[Cell, Outage]) -> list[float]:
         return []
     low = no_less_than(steered, without, MARGIN).low
     return [(fmean(steered) if low is None else low + (1 - MARGIN) * fmean(without)) / fmean(without)]
-
-
-def _uses_first_path(row: Row[Cell, Outage]) -> bool:
-    """Return whether only the first path may be used before the failure. Downloads begin at full speed, over both."""
-    return row.cell.mode == "active-standby" or (row.cell.mode in BY_ORDER and row.cell.load == "upload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +175,6 @@ TABLE: Table[Any, Outage] = Table(
     "Outages under the steering modes",
     (
         *columns_of(Outage),
-        Column(
-            "", "before", "most", "Mbit/s before the failure, over only the first path", most=MAX_FIRST_RATE,
-            judged=_uses_first_path,
-        ),
         Column(
             "", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN,
             judged=lambda row: row.cell.mode != NONE,

@@ -202,7 +202,6 @@ STEERING = verdict_cases(
         ),
         "slower in an outage than without a mode": {"during": 15},
         "the application stands still in an outage": {"still": 1.6},
-        "the standby carries data before the outage": {"before": 47},
         "no data arrives": {"before": 0, "during": 0},
     },
     {"no data arrives": "the application received no data before the failure"},
