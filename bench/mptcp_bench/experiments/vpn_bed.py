@@ -7,7 +7,6 @@ As in the paper, VPN client and server are connected by two paths, and the web s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -47,7 +46,6 @@ class Bed:
     testbed: Testbed
     lab: Lab
     origin: Origin
-    paths: Sequence[EmulatedPath]
     seconds: float
     """Seconds after which a download is aborted."""
 
@@ -70,7 +68,7 @@ def vpn_bed(path_pair: Sequence[EmulatedPath], seed: int, seconds: float, octets
         testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         testbed["core"].run(["ip", "route", "add", VPN_NETWORK, "via", testbed["proxy"].service_address()])
         origin = start_origin(testbed["origin"], {FILE_NAME: octets}, ports=(80,))
-        yield Bed(testbed, lab_of(testbed), origin, path_pair, seconds)
+        yield Bed(testbed, lab_of(testbed), origin, seconds)
 
 
 class RunningVpn(NamedTuple):
@@ -195,7 +193,6 @@ def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float) -> Point:
     point = Point(
         goodput=seen.goodput,
         second=received["secondary"] / max(1, sum(received.values())),
-        load=max(received[path.name] * 8 / seen.ended / (path.down.rate or math.inf) for path in bed.paths),
         joined=server.get("MPTcpExtMPJoinAckRx", 0),
         fallbacks=fallbacks(client) + fallbacks(server),
     )

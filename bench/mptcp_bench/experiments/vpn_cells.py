@@ -25,8 +25,6 @@ OVER_TCP = ("tcp", "mptcp", "ports")
 MAX_SHARE_ERROR, MAX_UNUSED_SHARE = 0.08, 0.01
 """Maximum difference between the second path's share of a download and a fixed share; maximum of this share if only one
 path is used."""
-MAX_LOAD = 1.1
-"""Maximum rate of a path, as a multiple of its configured rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +136,6 @@ class Point:
     """Goodput in bits per second."""
     second: float
     """The second path's share of the received bytes."""
-    load: float
-    """Rate of the busier path, as a share of its configured rate."""
     joined: int
     """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
@@ -151,8 +147,6 @@ def wrong(vpn: Vpn, point: Point) -> str | None:
     way = WAYS[vpn.way]
     if (point.joined, point.fallbacks) != (way.joined, 0):
         return f"{vpn}: {point.joined} subflows joined, {point.fallbacks} connections fell back to plain TCP"
-    if point.load > MAX_LOAD:
-        return f"{vpn}: a path carried {point.load:.1f} times its rate"
     if way.share is not None and abs(point.second - way.share) > (MAX_SHARE_ERROR if way.both else MAX_UNUSED_SHARE):
         return f"{vpn}: the second path has {point.second:.0%} of the bytes"
     return None

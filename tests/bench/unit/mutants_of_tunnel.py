@@ -44,7 +44,7 @@ def judged(
         vpn = VPNS[turn.variant]
         way = WAYS[vpn.way]
         second = split if turn.variant == "weights" else 0.4 if way.share is None else way.share
-        point = Point(rate, second, load=0.95, joined=way.joined, fallbacks=0)
+        point = Point(rate, second, joined=way.joined, fallbacks=0)
         return point if wrong(vpn, point) is None else None
 
     def called(turn: Turn[Cell]) -> Call:

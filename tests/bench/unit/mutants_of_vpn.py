@@ -21,7 +21,6 @@ Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
 Change = Callable[[Vpn], Mapping[str, Any]]
 MUTANTS: dict[str, Change] = {
-    "emulator off": lambda vpn: {"load": 5.0},
     "second path unused": lambda vpn: {"second": 0.0},
     "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if WAYS[vpn.way].joined else {},
     "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
@@ -34,7 +33,7 @@ def point(vpn: Vpn, rate: float) -> Start:
     """Return a sound measurement with this *rate* in Mbit/s."""
     way = WAYS[vpn.way]
     share = 0.4 if way.share is None else way.share
-    return Start(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
+    return Start(rate * 1e6, share, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
 
 
 def of_figure(number: int) -> VerdictCases:
