@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opens and closes tunnels under a cap for an hour, or another time: nothing grows, and no subflow is missed.
+"""Opens and closes tunnels under a cap for an hour: nothing may grow, and the throttler must miss no subflow.
 
 The crowd of the experiment ``load`` has tunnels with two subflows and replaces some of them every second. The subflows
 that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's entries.
@@ -28,18 +28,7 @@ from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
 from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
-from .load_crowd import (
-    ADDRESSES,
-    CAP,
-    FULL,
-    MAX_OPEN_RATE,
-    TRICKLE,
-    Crowd,
-    remote_ends,
-    start_with,
-    two_subflows,
-    with_crowd,
-)
+from .load_crowd import ADDRESSES, CAP, FULL, MAX_OPEN_RATE, Crowd, remote_ends, start_with, two_subflows, with_crowd
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
 from .scenario import Scenario
@@ -75,10 +64,11 @@ Reading = Mapping[str, float]
 
 - *time*: seconds since the replacement of tunnels began;
 - *open*, *opened*: number of established tunnels, and of tunnels opened since the start;
-- *missed*: connections that ``status`` lacks, although they had two subflows in the kernel before and after;
-- *phantom*: connections that ``status`` shows, although the kernel had them neither before nor after;
-- *checked*, *misclassified*: connections whose entries were compared, and those with a subflow in a wrong class;
-- *ceil*: rate of the cap's class in bits/s; NaN if it does not exist."""
+- *missed*: number of connections that ``status`` lacks, although the kernel listed two subflows before and after it;
+- *phantom*: number of connections that ``status`` has, although the kernel listed them neither before nor after it;
+- *checked*, *misclassified*: number of connections whose entries were compared, and of those with a subflow in a wrong
+  class;
+- *ceil*: rate of the cap's class in bits/s; NaN if the class does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +76,7 @@ class Settings:
     minutes: float = parameter(f"duration in minutes, more than {MIN_MINUTES:g}", "60", number(MIN_MINUTES), quick="1")
     n: int = parameter("number of open tunnels", "1000", whole(), quick="50")
     churn: int = parameter("number of tunnels replaced per second", "50", whole(0), quick="5")
-    trickle: int = parameter("bytes per second to each tunnel (0: none)", str(TRICKLE), whole(0))
-    squid: int = parameter("0: use a plain listener without trickle instead of Squid", "1", whole(0, 1))
+    squid: int = parameter("0: use a plain listener, which sends no data, instead of Squid", "1", whole(0, 1))
 
     def __str__(self) -> str:
         return f"{self.n:,} tunnels for {self.minutes:g} minutes"
@@ -104,20 +93,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """The values that were measured over the whole time."""
+    """The measurements of a run."""
 
     readings: tuple[Reading, ...] = figure("samples", digits=0)
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
     remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
-    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
+    """Differences of the kernel's state after SIGTERM from that before the start, and an exit code other than 0."""
 
 
 def growth(values: Sequence[float]) -> float:
-    """Return the growth of the median from the second third of *values* to the last, as a share; NaN without values."""
+    """Return the growth of the median from the second third of at least three *values* to the last, as a share."""
     third = len(values) // 3
-    if not third:
-        return math.nan
     before, after = median(values[third : 2 * third]), median(values[2 * third :])
     # Divide by at least 1, because a median can be 0.
     return (after - before) / max(before, 1.0)
@@ -125,8 +112,7 @@ def growth(values: Sequence[float]) -> float:
 
 def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cell = turn.cell
-    rate = max(MAX_OPEN_RATE, 3 * cell.churn)
-    crowd = Crowd.start(testbed, rate=rate, trickle=cell.trickle, squid=bool(cell.squid))
+    crowd = Crowd.start(testbed, rate=max(MAX_OPEN_RATE, 3 * cell.churn), squid=bool(cell.squid))
     before = crowd.state()
     throttler = start_with(testbed["proxy"], FULL)
     pid = throttler.process.pid
@@ -180,8 +166,8 @@ def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
 def ceilings(classes: str) -> dict[str, float]:
     """Return the classes in tc(8)'s output that may be the crowd's cap, with their ceilings in bits/s.
 
-    The cap's class has less than the cap while it repays an overshoot. Other classes have more, except 5 Mbit/s for the
-    client's cap.
+    The cap's class has less than the cap while it repays an overshoot. Other classes have more, except the client's
+    cap, which has 5 Mbit/s.
     """
     by_class = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in by_class.items() if 0.1 * CAP <= ceil <= CAP}
@@ -192,7 +178,8 @@ def misplaced(
 ) -> int:
     """Return how many *checked* connections have a subflow whose class contradicts the policy.
 
-    *subflows* has each subflow's remote end by token, *entries* the class of each remote end. *cap* is the cap's class.
+    *checked* are tokens. *subflows* has the remote ends of each connection's subflows by token, and *entries* the class
+    of each remote end. *cap* is the cap's class.
     """
     return sum(
         any((entries.get(end) == cap) is not end.startswith(CAPPED_PREFIX) for end in subflows[token])
@@ -201,10 +188,10 @@ def misplaced(
 
 
 def descriptors(pid: int) -> int:
-    """Return the number of open files of process *pid* and its descendants. Raises OSError if it has ended."""
-    count = len(os.listdir(f"/proc/{pid}/fd"))
-    for each in descendants(pid):
-        with suppress(OSError):
+    """Return the number of open files of process *pid* and its descendants."""
+    count = 0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):  # the process may have ended
             count += len(os.listdir(f"/proc/{each}/fd"))
     return count
 
@@ -213,19 +200,19 @@ def _bpf_bytes(pid: int) -> int:
     """Return the bytes of all BPF maps and programs that process *pid* holds, from /proc/PID/fdinfo, proc(5)."""
     octets = 0
     for each in Path(f"/proc/{pid}/fdinfo").iterdir():
-        # The process may have closed the descriptor.
-        with suppress(OSError):
+        with suppress(OSError):  # the process may have closed the descriptor
             octets += sum(map(int, _MEMLOCK.findall(each.read_text())))
     return octets
 
 
 def _sample_values(row: Row[Settings, Soak], name: str) -> list[float]:
+    """Return the value *name* of all samples."""
     return [reading[name] for soak in row.measured for reading in soak.readings]
 
 
 def _replacement_rates(row: Row[Settings, Soak]) -> list[float]:
     """Return the number of tunnels replaced per second between the first sample and the last."""
-    ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured if soak.readings[1:]]
+    ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured]
     return [(last["opened"] - first["opened"]) / (last["time"] - first["time"]) for first, last in ends]
 
 
@@ -235,7 +222,10 @@ def _column(heading: str, name: str, by: Statistic, **more: Any) -> Column[Setti
 
 
 def _growth(name: str, most: float) -> Column[Settings, Soak]:
-    return Column(f"growth of {name}", lambda row: [growth(_sample_values(row, name))], most=most, digits=3)
+    def values(row: Row[Settings, Soak]) -> list[float]:
+        return [growth(_sample_values(row, name))] if row.measured else []
+
+    return Column(f"growth of {name}", values, most=most, digits=3)
 
 
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.

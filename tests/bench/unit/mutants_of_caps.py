@@ -17,7 +17,7 @@ WIFI, CAPPED = constant(30), constant(5)
 
 def onset_run(turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = WIFI) -> onset.Outcome:
     """Judge a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
-    samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.windows.steady[1] + 0.3)
+    samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.periods.steady[1] + 0.3)
     return onset.judge(samples, turn.cell, ONSET)
 
 
