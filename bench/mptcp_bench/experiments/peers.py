@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxies that the experiment ``relay`` compares, and how to start each as the only proxy of a host.
+"""The proxies that the experiments ``relay`` and ``mimbox-…`` compare, and how to start each of them.
 
 Each proxy has one worker or thread, no cache, and persistent connections to the origin if it supports them.
 """
@@ -42,7 +42,7 @@ class PeerSetup:
         return target
 
     def start(self, argv: Sequence[str], mounts: Mapping[str, str] | None = None, *, wrapped: bool = False) -> Program:
-        """Start a proxy; return when it accepts connections. If *wrapped*, all its TCP sockets use MPTCP."""
+        """Start a proxy; return when it accepts connections. If *wrapped*, mptcpize(8) makes all its sockets MPTCP."""
         command = mptcp_command(argv) if wrapped else argv
         return start_program(self.host, command, Path(argv[0]).name, PROXY_PORT, end="kill_tree", mounts=mounts)
 
@@ -60,7 +60,7 @@ class Peer:
     """Whether it accepts MPTCP, with its own listener or by mptcpize(8)."""
 
     def lacking(self) -> str | None:
-        """Return a text if the program is not installed, otherwise None."""
+        """Return an error message if the program is not installed, otherwise None."""
         return missing(self.program)
 
     def version(self) -> str:
@@ -138,9 +138,10 @@ def _start_haproxy(setup: PeerSetup) -> Program:
     return setup.start(argv, wrapped=setup.multipath)
 
 
-# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
-# At its start, nginx creates the directories of temporary files; by default, those of the installed nginx.
-# proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
+# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; its location is /.
+# At its start, nginx creates the directories of temporary files. By default, these belong to the installed nginx.
+# proxy_max_temp_file_size 0: by default, nginx stores data for a slow client in a file. Other proxies read less from the
+# origin.
 _NGINX = """\
 daemon off;
 user root;
@@ -180,7 +181,7 @@ http {{
 
 
 def nginx_features(build: str) -> tuple[bool, bool]:
-    """Return whether nginx listens by MPTCP, and whether it supports CONNECT. *build* is the output of ``nginx -V``."""
+    """Return whether nginx can listen with MPTCP, and whether it supports CONNECT. *build*: output of ``nginx -V``."""
     found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
     version = tuple(map(int, found.groups())) if found else (0, 0, 0)
     return version >= (1, 29, 7), version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
@@ -194,7 +195,7 @@ def _start_nginx(setup: PeerSetup, listens: bool, tunnels: bool) -> Program:
 
 
 def _start_splice(setup: PeerSetup) -> Program:
-    """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
+    """Start ``native/splice_relay.c``, which only copies data. It shows the upper limit of speed."""
     return setup.start([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"])
 
 

@@ -3,8 +3,8 @@
 
 Client, core, proxy and origin are namespaces of one machine, whose kernel receives a packet in the sender's context. So
 a proxy's processor time includes the delivery of its packets to clients and origin, unless the proxy has its own
-processor. In that case, receive packet steering (Linux: Documentation/networking/scaling.rst, RPS) moves the delivery
-to the processors of clients and origin, and the receipt of packets for the proxy to the proxy's processor.
+processor. In that case, receive packet steering (RPS, Linux: Documentation/networking/scaling.rst) moves this delivery
+to the other processors, and the delivery of packets to the proxy to the proxy's processor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MULTIPATH_PORT = 8080
 WARM_UP_SECONDS = 0.4
 """Time from the last connection's handshake to the start of a measurement, in which the congestion windows grow."""
 _STEER = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
-"""Shell script that makes the kernel receive packets on the processors of the mask $0, in words of 32 bits."""
+"""Shell script: the kernel shall receive packets on the processors of the mask $0, in words of 32 bits."""
 
 Check = Callable[[int], None]
 """Raises TestbedError if the kernel did not accept this number of connections of the clients' kind."""
@@ -41,7 +41,7 @@ Check = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """A testbed with its origin."""
+    """A testbed with its origin, *web*."""
 
     testbed: Testbed
     seconds: float
@@ -81,7 +81,7 @@ class Bed:
             yield None
             return
         host = self.testbed["proxy"]
-        # Wait, because the threads of the killed proxy end one after the other.
+        # The threads of a killed proxy end one after the other.
         listeners = ["ss", "-tlnH", "sport", "=", f":{PROXY_PORT}"]
         wait_until(lambda: not host.run(listeners).stdout, f"the port of {cell.proxy} is free", timeout=TIMEOUT)
         directory = Path(mkdtemp(prefix=f"{cell.proxy}-", dir=host.directory))
@@ -98,10 +98,10 @@ class Bed:
     def clients(
         self, cell: Cell, task: str, count: int, file: str, *, requests: int = -1, close: bool = False
     ) -> Iterator[tuple[Load, Check]]:
-        """Start *count* clients of *cell*'s kind that request *file*, *requests* times each, with the method of *task*.
+        """Start *count* clients of *cell*'s kind, each of which requests *file* *requests* times (-1: no limit).
 
-        With *close*, the server closes each connection after its answer, and the client opens a new one. Yield when all
-        connections and their second subflows are established; also yield a check of the accepted connections.
+        With *close*, the server closes each connection after its answer, and the client opens a new one. Yield the
+        clients when all connections and their second subflows are established, and a check of these connections.
         """
         direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
         host, target = self.origin, f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
@@ -113,6 +113,7 @@ class Bed:
         counters = Added(server)
 
         def accepted() -> tuple[int, int]:
+            """Return the number of MPTCP connections and of joins that the server accepted."""
             [added] = counters.read()
             return added.get("MPTcpExtMPCapableACKRX", 0), added.get("MPTcpExtMPJoinAckRx", 0)
 

@@ -3,8 +3,8 @@
 
 Processor time is that of all processes of a proxy. Other programs affect it less than they affect rates. A rate is
 divided by the rate without a proxy in the same round. Our proxy is compared with the best peer of each round; a round
-without a value of both does not count. An aim for such ratios is about a confidence bound of their mean, so one round
-proves nothing, and a few rounds with large differences miss the aim.
+that lacks one of them does not count. The aims for such ratios bound the confidence interval of their mean, so that one
+round proves nothing, and a few rounds with large differences miss the aim.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = {"get": "GET, s/GB", "connect": "CONNECT, s/GB", "requests": "µs/reques
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The environment in which a whole run is measured."""
+    """The processors and links of a run."""
 
     own_processor: bool = False
     """Whether the proxy has its own processor (``relay_bed``)."""
@@ -61,7 +61,7 @@ class Cell:
     tasks: tuple[str, ...] = ()
     """The measured tasks, one after another."""
     at: int = 0
-    """The value in bytes that ``mimbox-…`` varies: an MTU, a file's size, or the limit of a socket's buffer."""
+    """The value, in bytes, that ``mimbox-…`` varies: an MTU, a file's size, or the limit of a socket's buffer."""
 
     def __str__(self) -> str:
         setting = f", {self.setting}" if self.setting != BASE else ""
@@ -80,9 +80,9 @@ class Outcome:
 
 
 def cost(task: str, processor: float, octets: int, answers: int) -> float:
-    """Return the *processor* seconds of *task* per GB, or µs per answer.
+    """Return the processor time of *task*: s/GB, or µs per answer. *processor* is in seconds.
 
-    The value is infinity if nothing was carried; NaN, which meets no aim, if the proxy's processes were not found.
+    The value is infinity if nothing was transferred; NaN, which meets no aim, if no processor time was measured.
     """
     amount, unit = (octets, 1e9) if task in BULK else (answers, 1e6)
     return positive_or_nan(processor / amount * unit) if amount else math.inf
@@ -103,8 +103,8 @@ def by_number(results: RelayResults, cell: Cell, task: str, name: str = "cost") 
 
 
 def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
-    """Return the rates of each round, divided by the rate without a proxy."""
-    # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
+    """Return the rate of each round, divided by the rate without a proxy."""
+    # Without a proxy there are no tunnels, so that a tunnel is compared with a plain download.
     plain = "get" if task in BULK else task
     direct = [each for each in results.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
     if not direct:
@@ -124,7 +124,7 @@ def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
     """Return the ratio for each round that both contain, if the value of *others* is finite and not 0."""
-    # A peer that carried nothing has an infinite cost. Our cost, divided by this cost, would be 0.
+    # If a peer transferred nothing, its cost is infinite. Our cost, divided by this cost, would be 0.
     usable = {number: other for number, other in others.items() if other and math.isfinite(other)}
     return tuple(values[number] / usable[number] for number in sorted(values) if number in usable)
 
@@ -141,7 +141,7 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
 
 
 def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
-    """Yield the aims about our cost of *task*, × the best peer and × TCP, and about our rate."""
+    """Yield the aims for *task*: our cost as a multiple of the best peer's and of TCP's, and our rate."""
     plain = ours.get("tcp")
     tcp = by_number(results, plain, task) if plain else {}
     if plain is None or not tcp:
@@ -157,7 +157,7 @@ def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Ite
 
 
 def protocol_error(client: str, connections: int, capable: int, joins: int) -> str | None:
-    """Return how the connections that the kernel accepted differ from *client*'s kind; None if they do not."""
+    """Return how the accepted connections differ from those of the kind *client*; None if they do not differ."""
     subflows = CLIENTS[client]
     if subflows == 0 and capable:
         return f"{capable} connections were Multipath TCP"
@@ -175,6 +175,6 @@ def spread(values: Sequence[float], digits: int) -> str:
     if not values:
         return "-"
     interval = exact_median_interval(values) or ()
-    # Adding 0.0 removes the sign of a value just below zero that is rounded to 0.
+    # Adding 0.0 removes the sign of -0.0, to which values just below zero are rounded.
     middle, *bounds = (f"{round(value, digits) + 0.0:.{digits}f}" for value in (median(values), *interval))
     return f"{middle} ({' to '.join(bounds)})" if bounds else middle

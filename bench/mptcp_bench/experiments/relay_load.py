@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients that send requests continuously: the program ``native/relay_load.c`` while it runs, and its counters."""
+"""Clients that send requests continuously (``native/relay_load.c``), their counters, and the memory of a proxy."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ STEPS = 32
 """Buckets of the histogram of latencies for each power of two."""
 BUCKETS = 60 * STEPS
 TIMEOUT = 60.0
-"""Maximum seconds until a killed proxy has ended, all connections are open, or all second subflows have joined."""
+"""Maximum seconds until a killed proxy has ended, or all connections and their second subflows are established."""
 _COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
 
 
 def build(name: str, host: LiveNode) -> Path:
-    """Compile ``native/NAME.c`` once into the directory of *host*. Return the program."""
+    """Compile ``native/NAME.c`` into the directory of *host*, if this was not done before. Return the program."""
     program = host.directory / name
     if not program.exists():
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
@@ -39,10 +39,10 @@ def build(name: str, host: LiveNode) -> Path:
 
 
 def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
+    """Return percentiles, in seconds, of a histogram of latencies; infinity if the histogram is empty.
 
     A percentile is the middle of the first bucket at which the cumulative share is reached. The width of a bucket is at
-    most 1/32 of the value.
+    most 1/32 of its values.
     """
     sums = np.cumsum(counts)
     if not sums[-1]:
@@ -64,16 +64,17 @@ class Counters(NamedTuple):
     answered: int
     """Number of open connections that have had an answer."""
     latency: tuple[int, ...]
+    """Number of answers in each bucket of the histogram."""
 
     @classmethod
     def parse(cls, data: mmap.mmap | bytes) -> Self:
-        """Read the counters from the memory that the program maps."""
+        """Read the counters from the memory that the program shares."""
         octets, answers, failures, opened, finished, answered, *latency = _COUNTERS.unpack_from(data)
         return cls(octets, answers, failures, opened, finished, answered, tuple(latency))
 
 
 class Load:
-    """The program with the clients, while it runs."""
+    """The running program with the clients."""
 
     def __init__(self, process: Process, data: mmap.mmap | bytes) -> None:
         self.process = process
@@ -85,7 +86,7 @@ class Load:
         return Counters.parse(self._data)
 
     def wait(self, condition: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *condition* is true. A TestbedError includes the first error that the program printed."""
+        """Wait until *condition* is true. Raises TestbedError with the program's errors if this takes too long."""
         wait_until(lambda: condition(self.read()), what, timeout=TIMEOUT, process=self.process)
 
 
@@ -118,13 +119,13 @@ def octets(text: str, name: str) -> int:
 
 
 def buffers(text: str) -> int:
-    """Return the bytes of all socket buffers in the output of ``ss -m``: received, to be sent, forward-allocated."""
-    # Forward-allocated memory may briefly be negative, which the kernel prints as a u32.
+    """Return the bytes of all socket buffers in the output of ``ss -m``: received, forward-allocated and unsent."""
+    # Forward-allocated memory may briefly be negative. The kernel prints it as an unsigned number of 32 bits.
     return sum((int(number) + 2**31) % 2**32 - 2**31 for each in _BUFFERS.findall(text) for number in each)
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:
-    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared memory once, ``Rss`` repeatedly."""
+    """Return the bytes of process *pid* and its descendants. ``Rss`` counts shared bytes several times, ``Pss`` once."""
     total = 0
     for each in (pid, *descendants(pid)):
         with suppress(OSError, ValueError):

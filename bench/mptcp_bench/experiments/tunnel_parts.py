@@ -37,7 +37,7 @@ CALLS = ONE_PATH_IDLE, ONE_PATH_BUSY, OURS_BUSY = (
 CHANGES = FALL, JITTER, STEPS = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
 INNER_MTU = 1400
 INNER_SHARE = INNER_MTU / (INNER_MTU + 8 + 28 + 14)
-"""Bytes counted at the VPN's device / bytes counted at the link, which adds OpenVPN's header (8), IPv4 and UDP (28) and
+"""Bytes at the VPN's device, as a share of those at the link, with the headers of OpenVPN (8), IPv4 and UDP (28) and
 Ethernet (14)."""
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
@@ -45,6 +45,7 @@ STREAM_RATE, STREAM_BYTES = 125, 1000
 BEFORE_SECONDS, SILENT_SECONDS, AFTER_SECONDS = 4.0, 3.0, 3.0
 """Seconds of the stream before, during and after the path's silence."""
 POLL_SECONDS = 0.02
+"""Pause between two polls of the daemons."""
 FALL_STEP, BEGIN_STEP, END_STEP = 40, 70, 120
 """Steps after which the rate falls, and between which the rate of the download is measured."""
 MIN_RATE, MAX_RATE, STEP_SECONDS = 2.0, 10.0, 0.1
@@ -66,25 +67,25 @@ BPF_STATS_RUN_TIME = 0
 """From linux/bpf.h."""
 MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
 MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
-_of_silence = partial(figure, by="median", digits=3)
+_median_seconds = partial(figure, by="median", digits=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Reaction to a path that was silent for some time. The time of an event that did not happen is infinity."""
+    """The reaction to a path that was silent for some seconds. The time of an event that did not happen is infinity."""
 
-    relay: float = _of_silence("relay leaves s", aim="the relay leaves it after s", most=MAX_LEAVE_SECONDS)
-    """Seconds from the start of the silence until the relay's BPF programs stopped using the path."""
-    proxy: float = _of_silence("proxy leaves s", aim="the proxy leaves it after s", most=MAX_LEAVE_SECONDS)
-    back: float = _of_silence("back s", aim="back at both ends after s", most=MAX_BACK_SECONDS)
-    """Seconds from the path's return until both ends used it again."""
-    lost: float = _of_silence("lost s", aim="stream of 1 Mbit/s: s lost", most=MAX_LOST_SECONDS)
-    """Lost packets, expressed as seconds of the stream."""
+    relay: float = _median_seconds("relay leaves s", aim="the relay leaves it after s", most=MAX_LEAVE_SECONDS)
+    """Seconds from the start of the silence until the relay's BPF programs no longer used the path."""
+    proxy: float = _median_seconds("proxy leaves s", aim="the proxy leaves it after s", most=MAX_LEAVE_SECONDS)
+    back: float = _median_seconds("back s", aim="back at both ends after s", most=MAX_BACK_SECONDS)
+    """Seconds from the end of the silence until both ends used the path again."""
+    lost: float = _median_seconds("lost s", aim="stream of 1 Mbit/s: s lost", most=MAX_LOST_SECONDS)
+    """Seconds that the stream needs for as many packets as were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterChange:
-    """A download's rate over paths that changed, and the rate that was available, in bits/s."""
+    """A download's rate over paths that changed, and the available rate, in bits/s."""
 
     rate: float = figure("Mbit/s", by="median", scale=1e-6, digits=1)
     available: float = figure("available", by="median", scale=1e-6, digits=1)
@@ -124,7 +125,7 @@ def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
 
 @contextmanager
 def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds: float) -> Iterator[None]:
-    """Send a stream from *node*. The scope ends when the whole stream has arrived. Raises TestbedError."""
+    """Send a stream from *node* during the scope, which ends when the stream has arrived. Raises TestbedError."""
     words = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
     sender = node.popen(node.agent("stream", "send", *words), name="sender")
     yield
@@ -140,7 +141,7 @@ def download(bed: Bed, seconds: float) -> AbstractContextManager[Process]:
 
 
 def fall_silent(bed: Bed) -> Silence:
-    """Silence the path that carries more of a stream to the client. Raises TestbedError."""
+    """Send a stream to the client, and silence the path that carries more of it. Raises TestbedError."""
     result, seconds = bed.client.directory / "stream.json", BEFORE_SECONDS + SILENT_SECONDS + AFTER_SECONDS
     polls: list[Poll] = []
     with running_vpn(bed, Vpn("tunnel")) as (ends, daemons), receiving(bed.client, ends.client_address, result):
@@ -171,7 +172,7 @@ def reactions(polls: Sequence[Poll], start: float, end: float, lost: float) -> S
         next((poll.time - start for poll in polls if poll.time >= start and not getattr(poll, name)), inf)
         for name in ("relay", "proxy")
     )
-    # The path is back when both ends use it until the last poll.
+    # The path has returned when both ends use it from then on until the last poll.
     back = inf
     for poll in reversed(polls):
         if poll.time < end or not (poll.relay and poll.proxy):
@@ -181,7 +182,7 @@ def reactions(polls: Sequence[Poll], start: float, end: float, lost: float) -> S
 
 
 def rates_of(change: str) -> list[float]:
-    """Return the rates in Mbit/s of the path that changes, in each step of a download."""
+    """Return the rate in Mbit/s of the path that changes, for each step of a download."""
     if change == JITTER:
         return [MAX_RATE] * END_STEP
     if change == FALL:
@@ -215,7 +216,7 @@ def measure_change(bed: Bed, change: str) -> AfterChange:
 
 
 def call(bed: Bed, variant: str) -> Call:
-    """Make a call through our tunnel or over the first path, with or without a download. Raises TestbedError."""
+    """Make a call: through our tunnel or over the first path, with or without a download. Raises TestbedError."""
     result, busy = bed.client.directory / "call.json", variant != ONE_PATH_IDLE
     with (
         running_vpn(bed, Vpn("tunnel" if variant == OURS_BUSY else "udp")) as (ends, _),
@@ -231,7 +232,7 @@ def call(bed: Bed, variant: str) -> Call:
 
 
 def to_call(packets: Sequence[Sequence[int]]) -> Call:
-    """Return the delays and losses of a call. *packets*: number, send time and arrival time in ns of each."""
+    """Return the delays and losses of a call. *packets* has the number, send time and arrival time in ns of each."""
     # A packet that arrived twice counts with its first arrival.
     delays = list({number: (arrived - sent) / 1e9 for number, sent, arrived in reversed(packets)}.values())
     loss = 1 - len(delays) / (CALL_RATE * CALL_SECONDS)
@@ -240,7 +241,7 @@ def to_call(packets: Sequence[Sequence[int]]) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Costs per packet: ns of both BPF programs, µs of the resequencer; and the rate in bits/s that was carried."""
+    """Costs per packet, in ns for both BPF programs and in µs for the resequencer; and the greatest rate in bits/s."""
 
     splitter: float = figure("splitter ns", by="median", digits=1)
     joiner: float = figure("joiner ns", by="median", digits=1)
@@ -270,10 +271,7 @@ def counting_run_times() -> Iterator[None]:
 
 
 def nanoseconds_per_run(end: TunnelEnd) -> float:
-    """Return the nanoseconds per run of the BPF program of *end* that ran most often. Raises TestbedError if none ran.
-
-    The kernel counts only runs during :func:`counting_run_times`.
-    """
+    """Return the mean run time, during :func:`counting_run_times`, of the BPF program of *end* that ran most often."""
     programs = [(0, 0)]
     for file in Path(f"/proc/{end.process.pid}/fdinfo").iterdir():
         fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
@@ -285,16 +283,8 @@ def nanoseconds_per_run(end: TunnelEnd) -> float:
     return nanoseconds / runs
 
 
-def resequencer_seconds(end: TunnelEnd) -> float:
-    """Return the processor seconds of *end*'s resequencer. Raises TestbedError if none runs."""
-    children = descendants(end.process.pid)
-    if not children:
-        raise TestbedError(f"[{end.node.name}] no resequencer runs{end.process.tail()}")
-    return sum(map(processors.process_seconds, children))
-
-
 def measure_cost(testbed: Testbed) -> Cost:
-    """Send packets at high rates to the client. Raises TestbedError."""
+    """Measure packets to the client at increasing rates. Raises TestbedError."""
     client, proxy = testbed["client"], testbed["proxy"]
     flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
     target = str(far_end(0, PORT, 4).address)
@@ -316,18 +306,20 @@ def measure_cost(testbed: Testbed) -> Cost:
         return int(sent), int(received), int(nanoseconds) / 1e9
 
     carried = 0.0
-    with tunnel(client, proxy, dict(zip("ab", DEVICES, strict=True))) as both:
+    with tunnel(client, proxy, dict(zip("ab", DEVICES, strict=True))) as daemons:
         send(OFFERED_RATES[0], COST_WARM_UP_SECONDS)
         # The statistics take time themselves, so that the carried rate is measured without them.
         with counting_run_times():
-            busy = resequencer_seconds(both.relay)
+            resequencers = descendants(daemons.relay.process.pid)
+            spent = sum(map(processors.process_seconds, resequencers))
             _, measured, _ = send(OFFERED_RATES[0], COST_SECONDS)
-            busy = resequencer_seconds(both.relay) - busy
-        splitter, joiner = map(nanoseconds_per_run, (both.proxy, both.relay))
+            spent = sum(map(processors.process_seconds, resequencers)) - spent
+        splitter, joiner = map(nanoseconds_per_run, (daemons.proxy, daemons.relay))
         for offered in OFFERED_RATES:
             sent, received, seconds = send(offered, COST_SECONDS)
             if received < (1 - MAX_LOSS) * sent:
                 break
             # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
             carried = max(carried, received * FLOOD_BYTES * 8 / seconds)
-    return Cost(splitter, joiner, 1e6 * busy / max(1, measured), carried)
+    # Without a resequencer, the cost is NaN, which misses the aim.
+    return Cost(splitter, joiner, 1e6 * spent / max(1, measured) or nan, carried)
