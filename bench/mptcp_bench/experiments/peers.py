@@ -140,8 +140,7 @@ def _start_haproxy(setup: PeerSetup) -> Program:
 
 # For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; its location is /.
 # At its start, nginx creates the directories of temporary files. By default, these belong to the installed nginx.
-# proxy_max_temp_file_size 0: by default, nginx stores data for a slow client in a file. Other proxies read less from the
-# origin.
+# proxy_max_temp_file_size 0: by default, nginx stores data for a slow client in a file. Other proxies do not.
 _NGINX = """\
 daemon off;
 user root;

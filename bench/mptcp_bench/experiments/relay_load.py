@@ -125,7 +125,7 @@ def buffers(text: str) -> int:
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:
-    """Return the bytes of process *pid* and its descendants. ``Rss`` counts shared bytes several times, ``Pss`` once."""
+    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared bytes only once, unlike ``Rss``."""
     total = 0
     for each in (pid, *descendants(pid)):
         with suppress(OSError, ValueError):

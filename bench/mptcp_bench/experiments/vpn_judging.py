@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
-Most claims can fail here: kernel, OpenVPN and congestion controls are newer than the paper, and today's kernel does not
-have BALIA, the paper's congestion control for MPTCP.
+Most claims can fail: kernel, OpenVPN and congestion controls are newer than the paper, and today's kernel does not have
+BALIA, the paper's congestion control for MPTCP.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .columns import Results
 from .vpn_cells import LOSSES, MAX_UNUSED_SHARE, OVER_TCP, VPNS, WAYS, Condition, Vpn
 
 NOTICEABLE = 1.1
-"""Minimum ratio that counts as "noticeable" or "much"."""
+"""Minimum ratio for the paper's words "noticeable" and "much"."""
 NOT_WORSE = 0.9
-"""Minimum share of goodput that must remain if a degradation "did not worsen"."""
+"""Minimum share of the goodput that remains if a degradation "did not worsen"."""
 Rounds = Mapping[int, float]
-"""A value of each round."""
+"""Values by round."""
 VpnResults = Results[Condition, Any]
 
 
@@ -42,7 +42,7 @@ def values(results: VpnResults, vpn: Vpn, inner: str, at: Condition, name: str =
 
 
 def quotients(one: Rounds | None, other: Rounds | None) -> Rounds | None:
-    """Return the quotients of the rounds that both have; None if one is None."""
+    """Return the quotients for the rounds that both have; None if one of them is None."""
     if one is None or other is None:
         return None
     return {number: one[number] / other[number] for number in sorted(one.keys() & other.keys())}
@@ -50,7 +50,7 @@ def quotients(one: Rounds | None, other: Rounds | None) -> Rounds | None:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The downloads of a claim: one congestion control inside, one outside for VPNs over TCP, and one loss."""
+    """The downloads of a claim, with one inner congestion control, one outer one for VPNs over TCP, and one loss."""
 
     results: VpnResults
     inner: str
@@ -64,11 +64,11 @@ class Group:
 
     @property
     def uneven(self) -> Self:
-        """The part in which the second path's RTT is longer."""
+        """The downloads under the conditions in which the second path's RTT is longer."""
         return self.of(at for at in self.conditions if at.second > at.first)
 
     def mean(self, way: str, name: str = "goodput") -> Rounds | None:
-        """Return the geometric mean of *way*'s values over the conditions, for the rounds that have all of them."""
+        """Return the geometric mean of *way*'s values over all conditions, for the rounds that have all values."""
         if not self.conditions:
             return None
         vpn = Vpn(way, self.outer if way in OVER_TCP else "")
@@ -78,7 +78,7 @@ class Group:
 
 
 def groups(results: VpnResults) -> Iterator[Group]:
-    """Yield the downloads of each congestion control inside and outside, and of each loss."""
+    """Yield a group for each inner and outer congestion control and each loss."""
     for inner in sorted({run.part for run in results.runs}):
         for outer in sorted({VPNS[run.turn.variant].outer for run in results.runs} - {""}):
             for loss in dict.fromkeys(at.loss for at in conditions(results)):
@@ -103,18 +103,17 @@ class Statement:
         for group in groups(results):
             if (rounds := self.value(group)) is not None:
                 what = f"{self.what}, loss {group.loss}; {group.inner} inside, {group.outer} outside"
-                # There are few rounds, because a download takes ten seconds. Two rounds suffice for an interval of the
-                # mean.
+                # There are few rounds, but two suffice for an interval of the mean.
                 yield Claim(self.paper, what, tuple(rounds.values()), "", self.least, self.most, by="mean")
 
 
 def ratio(one: str, other: str, name: str = "goodput") -> Value:
-    """Return the value: the mean of the way *one* divided by the mean of the way *other*."""
+    """Return the mean of the way *one* divided by the mean of the way *other*, as a claim's value."""
     return lambda group: quotients(group.mean(one, name), group.mean(other, name))
 
 
 def uneven(value: Value) -> Value:
-    """Return *value* for the conditions with different RTTs only."""
+    """Return *value* for only those conditions in which the RTTs differ."""
     return lambda group: value(group.uneven)
 
 
@@ -232,7 +231,7 @@ def verdicts(figure: str, results: VpnResults) -> Iterator[Aim]:
     """Yield the aim that each way over both paths used the second path, and the verdicts on the claims."""
     shares: dict[str, list[float]] = {}
     for run in results.runs:
-        if WAYS[VPNS[run.turn.variant].way].both:
+        if WAYS[VPNS[run.turn.variant].way].uses_both_paths:
             shares.setdefault(run.turn.variant, []).append(run.measured.second)
     if shares:
         least = min(map(max, shares.values()))

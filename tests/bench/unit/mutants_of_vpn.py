@@ -23,7 +23,7 @@ Change = Callable[[Vpn], Mapping[str, Any]]
 MUTANTS: dict[str, Change] = {
     "second path unused": lambda vpn: {"second": 0.0},
     "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if WAYS[vpn.way].joined else {},
-    "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
+    "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].uses_both_paths else {"second": 0.5},
     "the fixed shares are not kept": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
     "TCP is Multipath TCP": lambda vpn: {} if WAYS[vpn.way].joined else {"joined": 1},
 }
