@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A page of small files under a cap: the rate of the capped path, and the duration of the page.
 
-Batches of ten parallel downloads, each on its own connection, use the real proxy, Apache and throttler, over Ethernet,
-which is capped, and Wi-Fi. The variants alternate, each with the same number of batches: no policy; our throttler,
-freshly started, so that it does not know the client yet, and then when it does; no throttler, but one static HTB class
-for the client's address on the proxy. A client with only one path is measured in the same way, except with the class.
+A batch downloads files through the real proxy and throttler, ten at a time, each on its own connection, over Ethernet,
+which is capped, and Wi-Fi. The variants alternate: no policy; our throttler, freshly started, so that it does not know
+the client; the same throttler, which now knows the client; and no throttler, but one static HTB class for the client's
+address on the proxy. A client with only one path is measured, too, but without the class.
 
 The cap is compared with all bytes of IP packets to the client, from the batch's first SYN to its last byte, even if a
 connection was opened later. *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap;
@@ -35,16 +35,16 @@ from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from ..statistics import fmean
-from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure
+from .columns import RUNS, VARIANT, Column, Row, Table, Turn, columns_of, figure
 from .devices import DEVICES, policy
 from .parameters import choices, parameter, whole
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
 NEW, OURS = "ours, new", "ours"
-"""Variants with our throttler, which does not know the client yet, or does."""
+"""Variants with our throttler, which does not know the client at first, and later does."""
 WINDOW_SECONDS = 2.0
-"""Length of a window in seconds. In every window the capped path's rate must be near its cap."""
+"""Length of the windows in which the capped path's rate must be near its cap."""
 RATES, RTTS, CAP = (50, 20), (20, 20), 5
 """Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
 AT_ONCE = 10
@@ -55,18 +55,18 @@ BATCHES = {
     "20k": 200 * [20_000], "100k": 150 * [100_000], "500k": 50 * [500_000], "2M": 16 * [2_000_000],
     "mixed": 4 * [2_000 << n for n in range(10)],
 }  # fmt: skip
-"""The size of each file of a batch in bytes. Each batch takes several seconds. *mixed*: as on a web page, half of the
-files are smaller than 50 kB, and a tenth has a megabyte."""
+"""The sizes of a batch's files in bytes. Each batch takes several seconds. *mixed*: as on a web page, half of the files
+are smaller than 50 kB, and a tenth has a megabyte."""
 PAUSE_SECONDS = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
 FILE_TIMEOUT, CLOSE_TIMEOUT = 120.0, 60.0
-"""Maximum seconds for a file, and seconds within which all connections of a batch must have ended."""
+"""Maximum seconds for a file, and until all connections of a batch have ended."""
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
-"""Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
-it makes the client open only plain TCP connections for an hour (Linux 6.12). Older kernels do not have it."""
+"""Reset the client's blackhole detection (Linux 6.12). After handshakes of MPTCP were lost, but not those of plain TCP,
+the client would open only plain TCP connections for an hour."""
 MAX_FIRST_DELAY, MAX_LATER_RATIO = 0.25, 1.05
-"""For a client with one path: maximum increase in the duration of the longest first download in seconds, and maximum
-duration of later downloads, as a multiple of their duration without a policy, which allows for noise."""
+"""For a client with one path: maximum increase in seconds of the longest first download, and maximum duration of later
+downloads, as a multiple of that without a policy, which allows for noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,18 @@ class Download(NamedTuple):
 
 
 def _is_ours(row: PageRow) -> bool:
-    return row.variant in (NEW, OURS)
+    """Return whether our throttler caps the client of *row*, which has two paths."""
+    return row.variant in (NEW, OURS) and not row.cell.lone
 
 
 def _is_known(row: PageRow) -> bool:
-    """Return whether the row has our throttler, which knew the client."""
-    return row.variant == OURS
+    """Return whether our throttler caps the client of *row*, and knew the client before."""
+    return _is_ours(row) and row.variant == OURS
+
+
+def _is_lone(row: PageRow) -> bool:
+    """Return whether the client of *row* has one path, which our throttler does not cap."""
+    return row.variant in (NEW, OURS) and row.cell.lone
 
 
 def _aim_name(row: PageRow) -> str:
@@ -130,7 +136,7 @@ class Batch:
     worst: float = figure(
         "worst", by="most", aim=f"capped path, worst {WINDOW_SECONDS:g} s, × its cap", most=1.25, judged=_is_known
     )
-    """Maximum of the mean rate over a window, as a multiple of the cap. Outside of the batch, the rate counts as 0."""
+    """Greatest mean rate over a window, as a multiple of the cap. After the batch, the rate counts as 0."""
     seconds: float = figure("s", digits=1)
     first: float = figure("longest first download, s", by="most", digits=3)
     """Duration of the longest of the first downloads, which start at the same time."""
@@ -208,8 +214,7 @@ class Bed:
     def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
         """Add a class of *cap* Mbit/s for the client's address, as an administrator would, during the scope.
 
-        Its parameters, including the queue length, are those that the throttler computes for the same number of
-        subflows.
+        Its burst and queue length are those that the throttler computes for the same number of subflows.
         """
         spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
         rates = f"rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst}"
@@ -270,7 +275,6 @@ def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Be
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
-    """Download one batch. Raises TestbedError if a file is incomplete, or the client had other paths than intended."""
     if turn.variant == NEW:
         bed.start_throttler(f"throttle: {{rate: {CAP} Mbit/s}}")
     elif turn.variant != OURS:
@@ -294,35 +298,26 @@ def _compared(name: str, variant: str, compare: Callable[[float, float], float])
     return values
 
 
-OF_LONE = ("first", "later")
-"""Columns for a client with one path."""
-
-
-def _table(title: str, lone: bool, *aims: Column[Cell, Batch]) -> Table[Cell, Batch]:
-    columns = [column for column in columns_of(Batch) if (column.of in OF_LONE) is lone]
-    labels = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
-    return Table(title, (RUNS, *columns, *aims), labels, lambda row: row.cell.lone is lone, wrapped=("downloads",))
-
-
-TABLES = (
-    _table(
-        "Many downloads under a cap", False,
+TABLE = Table(
+    "Many downloads under a cap",
+    (
+        RUNS,
+        *columns_of(Batch),
         Column(
             "× static", _compared("seconds", "static", operator.truediv), by="median", most=1.02, judged=_is_known,
             aim="duration, × that with a static class",
         ),
-    ),
-    _table(
-        "Many downloads of a client with one path", True,
         Column(
-            "", _compared("first", "none", operator.sub), by="most", unit=" s", most=MAX_FIRST_DELAY, judged=_is_ours,
+            "", _compared("first", "none", operator.sub), by="most", unit=" s", most=MAX_FIRST_DELAY, judged=_is_lone,
             aim="longest first download of a client with one path, added time",
         ),
         Column(
-            "", _compared("later", "none", operator.truediv), most=MAX_LATER_RATIO, judged=_is_ours,
+            "", _compared("later", "none", operator.truediv), most=MAX_LATER_RATIO, judged=_is_lone,
             aim="later downloads of a client with one path, × without a policy",
         ),
     ),
+    (("downloads", lambda row: str(row.cell)), VARIANT),
+    wrapped=("downloads",),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
@@ -332,5 +327,5 @@ SCENARIO = Scenario(
     variants=lambda chosen, cell: ("none", NEW, OURS) if cell.lone else ("none", NEW, OURS, "static"),
     bed=start_bed,
     measure=measure,
-    tables=TABLES,
+    tables=(TABLE,),
 )
