@@ -26,7 +26,7 @@ STEPS = 32
 BUCKETS = 60 * STEPS
 TIMEOUT = 60.0
 """Maximum seconds until a killed proxy has ended, or all connections and their second subflows are established."""
-_COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
+_COUNTERS = struct.Struct(f"={5 + BUCKETS}Q")
 
 
 def build(name: str, host: LiveNode) -> Path:
@@ -59,8 +59,6 @@ class Counters(NamedTuple):
     answers: int
     failures: int
     opened: int
-    finished: int
-    """Number of open connections whose requests are all answered."""
     answered: int
     """Number of open connections that have had an answer."""
     latency: tuple[int, ...]
@@ -69,8 +67,8 @@ class Counters(NamedTuple):
     @classmethod
     def parse(cls, data: mmap.mmap | bytes) -> Self:
         """Read the counters from the memory that the program shares."""
-        octets, answers, failures, opened, finished, answered, *latency = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, finished, answered, tuple(latency))
+        octets, answers, failures, opened, answered, *latency = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, answered, tuple(latency))
 
 
 class Load:

@@ -5,15 +5,15 @@ An experiment consists of
 
 - *settings*: a dataclass of ``parameters``, which defines ``--set``, its errors and ``mptcp-bench list``;
 - *cells*: the combinations of settings to measure, each a hashable value whose ``str()`` names it in tables and aims;
-- *variants*: the alternatives within a cell, such as our cap and a static class; the runs of variants alternate;
+- *variants*: the alternatives within a cell, such as our cap and a static class, whose runs alternate;
 - *bed*: a context manager with the testbed and the services of one or more cells. It yields the testbed, or an object
   whose attribute ``testbed`` is the testbed;
 - *measure*: one run of one variant in a bed, which returns a measurement: a flat dataclass of numbers;
 - *tables* of ``columns``, which define texts, colours and aims; *verdicts*: further aims; *pictures*.
 
-The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
-not emulated as configured, or a run fails, the run is repeated (:class:`Attempts`). If all attempts fail, the run
-counts as missing, and misses an aim.
+The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. A run that
+fails, or in which a path was not emulated as configured, is repeated (:class:`Attempts`). If all attempts fail, the run
+is missing, and an aim is missed.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ ATTEMPTS = 3
 
 
 class Attempts:
-    """The attempts of the runs of an experiment.
+    """The attempts of an experiment's runs.
 
-    A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be
-    the product's fault. Repeating it must not hide it, so each such repetition misses an aim.
+    If a path was not emulated as configured, the machine is the cause. Any other failure may be the product's, and must
+    not be hidden by the next attempt: an aim is that there is none.
     """
 
     def __init__(self, console: Console) -> None:
@@ -78,7 +78,7 @@ class Attempts:
         return None
 
     def added_to(self, findings: Findings) -> Findings:
-        """Return *findings* with failed measurements, repeated attempts, and the aim that nothing was repeated."""
+        """Return *findings* with the failed measurements, the repeated attempts, and the aim about them."""
         aim = Aim("attempts repeated, other than because of the emulated paths", self._faults, most=0)
         return replace(
             findings,
@@ -99,23 +99,23 @@ class Scenario(Generic[S, C, B, M]):
     bed: Callable[[S, Sequence[C], int], AbstractContextManager[B]]
     """Builds the bed for cells that share a bed, with the seed of the emulated paths."""
     measure: Callable[[B, Turn[C]], M | Mapping[str, M]]
-    """Makes a run. Returns a measurement, or its *parts* by name. Raises TestbedError or ValueError."""
+    """Makes a run. Returns its measurement, or several by the names of *parts*. Raises TestbedError or ValueError."""
     tables: Sequence[Table[C, M]]
     parts: Callable[[C], Sequence[str]] = lambda cell: ("",)
     """Names of a run's measurements, if it has several."""
     variants: Callable[[S, C], Sequence[str]] = lambda chosen, cell: ("",)
     runs: Callable[[Any, C, str], int] = lambda chosen, cell, variant: int(getattr(chosen, "runs", 1))
-    """Number of runs of a variant; usually the option ``runs``, or one run."""
+    """Number of runs of a variant: the option ``runs``; one if there is no such option."""
     shared_bed: Callable[[C], Hashable] = lambda cell: cell
-    """Cells with equal values share a bed, which is named by the value."""
+    """Returns equal values for cells that share a bed. The value is the bed's name."""
     shuffled: bool = False
-    """Whether the order within each round is random; the seed determines it."""
+    """Whether the order within each round is random. The seed determines it."""
     attempts: int = ATTEMPTS
-    """Maximum number of attempts for a run: one if a bed serves only one run."""
+    """Maximum number of attempts of a run; one if a bed can be used for only one run."""
     check_host: Callable[[S], None] = lambda chosen: None
     """Raises an error if this host lacks something that the settings require in addition to *needs*."""
     skip_reason: Callable[[C], str | None] = lambda cell: None
-    """Reason why a cell is left out on this host; None if it is measured."""
+    """Returns why a cell is left out on this host; None if it is measured."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
@@ -194,7 +194,7 @@ class Scenario(Generic[S, C, B, M]):
         return attempts.added_to(replace(found, data=found.data | {"processors": str(usage)}))
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
-        """Make a run. Late packets are the cause of any failure of this run, so EmulationError has precedence."""
+        """Make a run. If packets were late, they may have caused another failure, so that EmulationError is raised."""
         testbed: Any = getattr(bed, "testbed", bed)
         try:
             found = self.measure(bed, turn)

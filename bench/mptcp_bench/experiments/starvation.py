@@ -40,15 +40,15 @@ rules: [{{name: cap, paths: [{path}], throttle: {{rate: {rate} bit/s}}}}]
 """
 """A policy with one cap. The second network of each path belongs to the other clients."""
 MIN_UNCAPPED, MIN_CAPPED = 0.95, 0.97
-"""Minimum rate of an uncapped path, as a share of its link, and of a capped path, as a share of its cap."""
+"""Minimum rate of the uncapped path, as a share of its link, and of the capped path, as a share of its cap."""
 IDLE_RATIO = 16
-"""A capped path may be idle if the uncapped path carries at least this multiple of its cap."""
+"""The capped path may be idle if the link of the other path has at least this multiple of the cap."""
 MAX_SHARE = 1.05
-"""Maximum rate of any path, as a share of its link or cap. A link with a higher rate was not emulated."""
+"""Maximum rate of a path, as a share of its link or cap."""
 WARM_UP_SECONDS, MEASURE_SECONDS = 4.0, 8.0
 """Seconds from the start of a download to the measurement, and length of the measurement in seconds."""
 VANISH_SECONDS = 2.0
-"""Seconds from the vanishing of the other clients to the measurement."""
+"""Seconds from the moment at which the other clients vanish to the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _min_share(row: Row[Layout, PathRate]) -> float:
 
 
 def _path(row: Row[Layout, PathRate]) -> str:
-    """Return a text with the row's path and the link or cap with which its rate is compared."""
+    """Return the name of the row's aim: its path, and whether the rate is compared with a link or a cap."""
     return f"rate of path {row.part} / its {'cap' if row.part == row.cell.capped else 'link'}"
 
 

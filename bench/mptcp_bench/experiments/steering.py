@@ -49,7 +49,7 @@ WEIGHTS = {
 MIN_TOTAL = {"smallest-delay": 0.95 * (ETHERNET + WIFI), **{kind: 0.9 * rate for kind, rate in PACED.items()}}
 """Minimum rate in Mbit/s of both paths together, by kind."""
 MAX_TOTAL = 1.05 * (ETHERNET + WIFI)
-"""Maximum rate in Mbit/s of both paths together. A link with a higher rate was not emulated."""
+"""Maximum rate in Mbit/s of both paths together."""
 RULES = {
     "active-standby": outages.rules("active-standby", ", active: wifi, standby: ethernet"),
     "priority-based": outages.rules("priority-based", ", order: [wifi, ethernet]"),
