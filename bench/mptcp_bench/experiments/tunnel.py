@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, compared with the alternatives.
 
-A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone; our splitter,
-whose daemons are restarted for each download, so that it has to learn the paths again; over paths without loss, a 50/50
-split; and Multipath TCP for OpenVPN's connection, with this host's default congestion control. Variants alternate
-within a run. Two congestion controls are used inside, each in its own testbed. Further parts are a path that falls
-silent, paths that change, a call during a download, and the cost of a packet.
+A download runs through OpenVPN, without a cipher, over emulated paths. The variants alternate: each path alone; our
+splitter, whose daemons are restarted for each download, so that they have to learn the paths again; over paths without
+loss, a 50/50 split; and Multipath TCP for OpenVPN's connection, with this host's default congestion control. Downloads
+have two congestion controls, each in its own testbed. Further parts are a path that falls silent, paths that change, a
+call during a download, and the cost of a packet.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ CELLS: Mapping[str, Mapping[str, PathPair]] = {
 LEARNING_SECONDS = 4.0
 """Length of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
 MIN_FILE_SECONDS = 16.0
-"""Minimum time for which the data of a file suffice."""
+"""A file has enough data for at least this time."""
 MIN_SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
-"""Minimum goodput of a download through the tunnel, as a share of the sum of both paths alone; over lossy paths with
-BBR inside."""
+"""Minimum goodput of a download through the tunnel, as a share of the sum of both paths alone. Over lossy paths, only
+downloads with BBR have this aim."""
 MIN_LOSSY_SHARE = 0.97
-"""Minimum goodput over lossy paths, as a share of the better path alone. The difference to 1 is for noise."""
+"""Minimum goodput over lossy paths, as a share of that of the better path alone, which allows for noise."""
 MIN_CHANGED_SHARE = 0.8
-"""Minimum goodput from three seconds after a change on, as a share of the available rate."""
+"""Minimum goodput, as a share of the available rate, from three seconds after a change on."""
 MAX_CALL_DELAY_MS = 20
 MAX_KERNEL_NS = 300.0
 
@@ -78,13 +78,13 @@ class Settings:
         f"parts to measure: a list of {', '.join(CELLS)}", ",".join(CELLS), words(*CELLS)
     )
     runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
-    seconds: float = parameter("duration of a download at the sum of both rates, seconds", "7", number())
+    seconds: float = parameter("time limit of a download, seconds", "7", number())
     first: bool = parameter("whether to measure only the first cell of each part", "no", yes_or_no, quick="yes")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The measurements over one pair of paths, with one congestion control inside. *part* selects the aims."""
+    """A part of the experiment, a pair of paths, and the congestion control of downloads."""
 
     part: str
     name: str
@@ -114,7 +114,7 @@ def variants(chosen: Settings, cell: Cell) -> tuple[str, ...]:
 
 
 def tunnel_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> AbstractContextManager[Bed | Testbed]:
-    """Return the testbed of one cell; for the cost, with unshaped paths."""
+    """Return the testbed of one cell. The cost of a packet is measured over unshaped paths."""
     [cell] = cells
     if cell.part == "cost":
         return Testbed(UNSHAPED, seed=seed)
@@ -133,8 +133,7 @@ def measure(bed: Bed | Testbed, turn: Turn[Cell]) -> Any:
         return tunnel_parts.measure_change(bed, cell.name)
     if cell.part == "call":
         return tunnel_parts.call(bed, turn.variant)
-    # The VPN is freshly started, so that our daemons have to learn the paths again. If the paths' rates differ, they
-    # learn from an earlier download.
+    # If the rates of the paths differ, our daemons first learn them from an unmeasured download.
     vpn, counters = VPNS[turn.variant], Added(bed.client, bed.server)
     with running_vpn(bed, vpn):
         return download(bed, vpn, counters, LEARNING_SECONDS if cell.part == "rates" else 0.0)
@@ -150,12 +149,12 @@ def _goodput(heading: str, variant: str) -> Column[Cell, Any]:
     return Column(heading, values, by="median", scale=1e-6, digits=1)
 
 
-def _divided_by(fold: Callable[[list[float]], float]) -> Any:
-    """Return a function that divides a row's rates by the result of *fold* for the median rates of both paths alone."""
+def _divided_by(combine: Callable[[list[float]], float]) -> Any:
+    """Return a function that divides a row's rates by a combination of the median rates of both paths alone."""
 
     def values(row: TunnelRow) -> list[float]:
         alone = [[point.goodput for point in row.other_runs(variant)] for variant in ("a alone", "b alone")]
-        return [rate / fold([median(rates, default=nan) for rates in alone]) for rate in row.values("goodput")]
+        return [rate / combine([median(rates, default=nan) for rates in alone]) for rate in row.values("goodput")]
 
     return values
 

@@ -114,7 +114,7 @@ class Poll(NamedTuple):
 
 @contextmanager
 def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
-    """Receive a stream on *node* during the scope. Afterwards the file *result* contains the received packets."""
+    """Receive a stream on *node* during the scope. After that, the file *result* contains the received packets."""
     process = node.popen(node.agent("stream", "receive", address, str(STREAM_PORT), str(result)), name="receiver")
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     try:

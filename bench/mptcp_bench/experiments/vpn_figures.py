@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments ``vpn-…``: figures and Table 1 of "Multipath Transport for Virtual Private Networks", and our tunnel.
 
-Each figure is described by data: the VPNs, the paths, the number of rounds. For each condition a testbed is built. In
-each round, each VPN is started once, in random order, and carries one download per inner congestion control.
+Each figure is described by data: the VPNs, the paths, the number of rounds. Each condition has its own testbed. In each
+round, each VPN is started once, in random order, and carries one download per inner congestion control.
 
-For Figure 8, as in the paper, a packet trace of the web server, which is reached through the VPN server, shows the
-sequence numbers that the server sent and the client acknowledged. Each VPN is freshly started.
+For Figure 8, as in the paper, a packet trace of the web server shows the sequence numbers that the server sent and the
+client acknowledged. Each VPN is freshly started.
 
-For Table 1, its Gilbert-Elliott losses are measured as pings observe them. The paper's loss rates are those of pings,
-which cross a path twice. In one direction, half as many packets are lost.
+For Table 1, the paper's Gilbert-Elliott losses are measured. The paper's loss rates are those of pings, which cross a
+path twice. In one direction, half as many packets are lost.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ PRIMARY_RTT = 20.0
 FIG8_TITLE = "Figure 8: the start of a download"
 SHOWN_SECONDS, STEP_SECONDS = 0.3, 0.01
 PACKETS = 10_000
-"""Packets per round and direction, as many as the paper's pings."""
+"""Number of packets per round and direction, which is that of the paper's pings."""
 FAST_RATE = 100_000_000
-"""Rate of the paths of Table 1 in bits per second, which is so high that a shaper loses nothing."""
+"""Rate of the paths of Table 1 in bits/s. It is so high that a shaper drops no packets."""
 MAX_DIFFERENCE = 0.5
 """Maximum difference from a rate of the paper in percentage points, because the paper rounds its rates to whole
 percent."""
@@ -58,7 +58,7 @@ PORT = 80
 
 
 def line_format(vpn: Vpn) -> dict[str, Any]:
-    """Return colour and line style of *vpn* in a picture: a colour for each protocol, a line style for each split."""
+    """Return colour and line style of *vpn* in a picture. The colour shows the protocol."""
     way = WAYS[vpn.way]
     colours = {"tcp": style.MUTED, "udp": style.MUTED, "mptcp": style.ETHERNET.color, "ports": style.FOURTH}
     colour = style.THIRD if way.ours else colours.get(vpn.way, style.WIFI.color)
@@ -83,9 +83,9 @@ def vpn_scenario(
 ) -> Scenario[Any, Condition, Bed, Any]:
     """Return the experiment that repeats a figure.
 
-    Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
-    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run; *runs* has the number of
-    rounds, and that of a quick run.
+    *delays* has the RTTs of both paths in ms or, if *ratio*, the secondary path's RTTs as multiples of the primary
+    path's RTT. *quick* and *quick_losses* have the delays and losses of a quick run. *runs* has the number of rounds,
+    and that of a quick run.
     """
     varied = "ratio" if ratio else "rtt"
     axis = f"secondary RTT, × the primary's {PRIMARY_RTT:g} ms" if ratio else "RTT of both paths, ms"
@@ -110,8 +110,8 @@ def vpn_scenario(
         settings=Settings,
         needs=NEEDS,
         cells=cells,
-        parts=lambda at: at.inner,
-        variants=lambda chosen, at: list(vpns(ways, chosen.outer)),
+        parts=lambda cell: cell.inner,
+        variants=lambda chosen, cell: list(vpns(ways, chosen.outer)),
         shuffled=True,
         bed=lambda chosen, cells, seed: vpn_bed(cells[0].paths, seed, chosen.seconds),
         measure=measure,
@@ -133,21 +133,21 @@ GOODPUT: Table[Condition, Point] = Table(
 
 
 def pictures(name: str, title: str, results: VpnResults) -> list[Picture]:
-    """Draw a panel for each loss and each congestion control inside."""
+    """Return a picture with a panel for each loss and each inner congestion control."""
     panels = [
         partial(_panel, results, loss, inner)
         for inner in dict.fromkeys(run.part for run in results.runs)
-        for loss in dict.fromkeys(at.loss for at in conditions(results))
+        for loss in dict.fromkeys(cell.loss for cell in conditions(results))
     ]
     subtitle = "goodput of a download through the VPN, over the second path's RTT"
     return [Picture(name, lambda target: draw_panels(target, title, subtitle, panels))] if panels else []
 
 
 def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
-    """Draw the median of each VPN over the RTT."""
-    cells = sorted((at for at in conditions(results) if at.loss == loss), key=lambda at: at.second)
+    """Draw the median goodput of each VPN over the RTT."""
+    cells = sorted((cell for cell in conditions(results) if cell.loss == loss), key=lambda cell: cell.second)
     for label in dict.fromkeys(run.turn.variant for run in results.runs if run.part == inner):
-        measured = {at.second: values(results, VPNS[label], inner, at) for at in cells}
+        measured = {cell.second: values(results, VPNS[label], inner, cell) for cell in cells}
         line = {rtt: median([*rounds.values()]) / 1e6 for rtt, rounds in measured.items() if rounds}
         axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=label, **line_format(VPNS[label]))
     axes.set_ylim(0, 2 * RATE / 1e6)
@@ -197,7 +197,7 @@ FIG11 = vpn_scenario(
 
 @dataclass(frozen=True, slots=True)
 class Start(Point):
-    """A download, and its bytes at the end of the shown part and at each step from the client's SYN on."""
+    """A download, and its bytes ``SHOWN_SECONDS`` after the client's SYN, and after each step until then."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -207,7 +207,7 @@ class Start(Point):
 
 
 def start_of(packets: Sequence[Packet]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes that the longest connection's server had sent, and its client acknowledged, by each step.
+    """Return the bytes sent by the server, and acknowledged by the client, of the longest connection after each step.
 
     Raises TestbedError if the connection's start is missing.
     """
@@ -249,7 +249,7 @@ def measure_start(bed: Bed, turn: Turn[Condition]) -> dict[str, Start]:
 
 
 def start_pictures(results: VpnResults) -> list[Picture]:
-    """Draw, for each VPN, the run with the median of the acknowledged bytes."""
+    """Return a picture with, for each VPN, the run that has the median of the acknowledged bytes."""
 
     def panel(cell: Condition, axes: Any) -> None:
         for label in dict.fromkeys(run.turn.variant for run in results.runs):
@@ -257,9 +257,9 @@ def start_pictures(results: VpnResults) -> list[Picture]:
                 continue
             start = of_median(starts, lambda each: each.acknowledged)
             times = [1e3 * STEP_SECONDS * step for step in range(len(start.sent_by_step))]
-            look = line_format(VPNS[label])
-            axes.plot(times, [octets / 1e3 for octets in start.acknowledged_by_step], label=label, **look)
-            axes.plot(times, [octets / 1e3 for octets in start.sent_by_step], linewidth=0.6, **look)
+            lines = line_format(VPNS[label])
+            axes.plot(times, [octets / 1e3 for octets in start.acknowledged_by_step], label=label, **lines)
+            axes.plot(times, [octets / 1e3 for octets in start.sent_by_step], linewidth=0.6, **lines)
         axes.set_title(str(cell))
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
 
@@ -295,10 +295,10 @@ class LossSettings:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Losses over one path, as shares."""
+    """The losses of one path, as shares."""
 
     pings: float = figure("of pings, %", scale=100)
-    """Share of lost packets if each crosses the path in both directions, as pings do."""
+    """Share of lost packets if each crosses the path in both directions, like a ping."""
     short: float = figure("bursts of one or two, %", scale=100)
     """Share of bursts with only one or two packets."""
 

@@ -29,15 +29,15 @@ VpnResults = Results[Condition, Any]
 def conditions(results: VpnResults) -> tuple[Condition, ...]:
     """Return the measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
     measured = dict.fromkeys(run.turn.cell for run in results.runs)
-    return tuple(sorted(measured, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
+    return tuple(sorted(measured, key=lambda cell: (LOSSES.index(cell.loss), cell.first, cell.second)))
 
 
-def values(results: VpnResults, vpn: Vpn, inner: str, at: Condition, name: str = "goodput") -> dict[int, float]:
-    """Return the attribute *name* of the downloads through *vpn* under one condition, by round."""
+def values(results: VpnResults, vpn: Vpn, inner: str, cell: Condition, name: str = "goodput") -> dict[int, float]:
+    """Return the attribute *name* of the downloads through *vpn* under the condition *cell*, by round."""
     return {
         run.turn.number: float(getattr(run.measured, name))
         for run in results.runs
-        if (VPNS[run.turn.variant], run.part, run.turn.cell) == (vpn, inner, at)
+        if (VPNS[run.turn.variant], run.part, run.turn.cell) == (vpn, inner, cell)
     }
 
 
@@ -59,20 +59,21 @@ class Group:
     conditions: tuple[Condition, ...]
     """The conditions with this loss, ordered by RTT."""
 
-    def of(self, conditions: Iterable[Condition]) -> Self:
+    def under(self, conditions: Iterable[Condition]) -> Self:
+        """Return only the downloads under these *conditions*."""
         return replace(self, conditions=tuple(conditions))
 
     @property
     def uneven(self) -> Self:
         """The downloads under the conditions in which the second path's RTT is longer."""
-        return self.of(at for at in self.conditions if at.second > at.first)
+        return self.under(cell for cell in self.conditions if cell.second > cell.first)
 
     def mean(self, way: str, name: str = "goodput") -> Rounds | None:
         """Return the geometric mean of *way*'s values over all conditions, for the rounds that have all values."""
         if not self.conditions:
             return None
         vpn = Vpn(way, self.outer if way in OVER_TCP else "")
-        each = [values(self.results, vpn, self.inner, at, name) for at in self.conditions]
+        each = [values(self.results, vpn, self.inner, cell, name) for cell in self.conditions]
         rounds = sorted(set.intersection(*map(set, each)))
         return {number: geometric_mean([measured[number] for measured in each]) for number in rounds}
 
@@ -81,8 +82,10 @@ def groups(results: VpnResults) -> Iterator[Group]:
     """Yield a group for each inner and outer congestion control and each loss."""
     for inner in sorted({run.part for run in results.runs}):
         for outer in sorted({VPNS[run.turn.variant].outer for run in results.runs} - {""}):
-            for loss in dict.fromkeys(at.loss for at in conditions(results)):
-                yield Group(results, inner, outer, loss, tuple(at for at in conditions(results) if at.loss == loss))
+            for loss in dict.fromkeys(cell.loss for cell in conditions(results)):
+                yield Group(
+                    results, inner, outer, loss, tuple(cell for cell in conditions(results) if cell.loss == loss)
+                )
 
 
 Value = Callable[[Group], Rounds | None]
@@ -121,7 +124,7 @@ def growth(value: Value) -> Value:
     """Return *value* at the longest RTT divided by *value* at the shortest RTT, if there are several RTTs."""
 
     def grown(group: Group) -> Rounds | None:
-        first, last = group.of(group.conditions[:1]), group.of(group.conditions[-1:])
+        first, last = group.under(group.conditions[:1]), group.under(group.conditions[-1:])
         return quotients(value(last), value(first)) if len(group.conditions) > 1 else None
 
     return grown
@@ -131,7 +134,7 @@ def by_loss(value: Value, loss: str) -> Value:
     """Return *value* divided by *value* with another *loss*."""
 
     def compared(group: Group) -> Rounds | None:
-        other = replace(group, loss=loss).of(at for at in conditions(group.results) if at.loss == loss)
+        other = replace(group, loss=loss).under(cell for cell in conditions(group.results) if cell.loss == loss)
         return quotients(value(group), value(other)) if group.loss != loss else None
 
     return compared
@@ -146,11 +149,11 @@ def _cubic_by_bbr(group: Group) -> Rounds | None:
 
 
 def _even_by_best_of_others(group: Group) -> Rounds | None:
-    others = [rounds for at in group.uneven.conditions if (rounds := mptcp(group.of([at]))) is not None]
+    others = [rounds for cell in group.uneven.conditions if (rounds := mptcp(group.under([cell]))) is not None]
     if not others:
         return None
     best = {number: max(each[number] for each in others) for number in set.intersection(*map(set, others))}
-    return quotients(mptcp(group.of(at for at in group.conditions if at.second == at.first)), best)
+    return quotients(mptcp(group.under(cell for cell in group.conditions if cell.second == cell.first)), best)
 
 
 MPTCP_BY_TCP, UDP_BY_MPTCP = ratio("mptcp", "tcp"), ratio("50/50", "mptcp")
