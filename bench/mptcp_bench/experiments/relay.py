@@ -39,8 +39,6 @@ SLOW_RATES = (200_000_000, 100_000_000)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     processors: tuple[str, ...] = parameter(
         "processors of the proxy: shared, apart (one of its own, which receives its packets), or both",
         "shared,apart", words("shared", "apart"), quick="shared",
@@ -55,7 +53,6 @@ class Settings:
     clients: tuple[str, ...] = parameter(
         "protocol of the clients, with the number of subflows", ",".join(CLIENTS), words(*CLIENTS)
     )
-    tasks: tuple[str, ...] = parameter("tasks to measure", ",".join(TASKS), words(*TASKS))
     runs: int = parameter("number of rounds", "6", whole(), quick="2")
     seconds: float = parameter("duration of each measurement, seconds", "2", number(), quick="0.5")
 
@@ -65,18 +62,16 @@ def cells(chosen: Settings) -> list[Cell]:
     tasks: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
     for proxy, client in product((name for name in chosen.proxies if name != DIRECT), chosen.clients):
         if client == "tcp" or peers()[proxy].multipath:
-            tasks[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
-    cells = [
-        Cell(
-            *key, Setting(processors == "apart", links == "slow"), tuple(task for task in kinds if task in chosen.tasks)
-        )
+            tasks[proxy, client] = TASKS if peers()[proxy].tunnels else ("get", "requests")
+    return [
+        Cell(*proxy_and_client, Setting(processors == "apart", links == "slow"), cell_tasks)
         for processors, links in product(chosen.processors, chosen.links)
-        for key, kinds in tasks.items()
+        for proxy_and_client, cell_tasks in tasks.items()
     ]
-    return [cell for cell in cells if cell.tasks]
 
 
 def lacking(cell: Cell) -> str | None:
+    """Return why this host cannot measure *cell*; None if it can."""
     if cell.setting.own_processor and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have its own processor, and this machine has one processor"
     return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()

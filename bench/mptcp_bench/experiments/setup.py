@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A testbed with all services and a throttler whose policy changes, for successive transfers."""
+"""A testbed with all services, for successive transfers under policies that change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.services import Throttler, wait_until
 FILE_SIZE = 500_000_000
 """Size of a file in bytes. A client is stopped before it has transferred the whole file."""
 TRANSFER_TIMEOUT = 120
-"""Seconds after which the client stops by itself."""
+"""Time limit of a transfer in seconds."""
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 """The throttler's netfilter adapters, and the features of this host that each adapter needs."""
 

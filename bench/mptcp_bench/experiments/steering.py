@@ -36,7 +36,7 @@ ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 BEFORE_SECONDS, EVENT_SECONDS, AFTER_SECONDS = 6.0, 6.0, 10.0
 """Seconds that are recorded before, during and after the event: an outage, or a slow origin."""
 START_SECONDS = 1.0
-"""Seconds from the start of the client's program until both subflows exist and the mode controls them."""
+"""Seconds from the start of the client's program until the mode controls both subflows."""
 WINDOW_SECONDS = 10.0
 """Seconds over which a path's share is computed."""
 PACED = {"paced load-balancing 60/40": 20, "paced load-balancing 85/15": 12}
@@ -137,10 +137,11 @@ class Cell:
 
     @property
     def bed(self) -> str:
+        """Name of the bed, which cells with the same RTTs share."""
         return "{:g}/{:g} ms".format(*self.rtts)
 
     def measure(self, setup: Setup) -> Shares:
-        """Download in a mode, with the mode's event."""
+        """Make a download in a mode, with the mode's event."""
         setup.load_while_idle(policy(RULES[self.kind]), [] if self.kind == "no rule" else ["steered"])
         paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
         with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:

@@ -23,7 +23,7 @@ from mptcp_lab.testbed.transfer import Added
 from ..statistics import median
 from . import tunnel_parts
 from .columns import Column, Row, Table, Turn, columns_of
-from .parameters import number, parameter, whole, words, yes_or_no
+from .parameters import parameter, whole, words, yes_or_no
 from .scenario import Scenario
 from .tunnel_parts import CALLS, CHANGES, JITTER, ONE_PATH_BUSY, ONE_PATH_IDLE, OURS_BUSY
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
@@ -57,8 +57,8 @@ CELLS: Mapping[str, Mapping[str, PathPair]] = {
 """The paths of each cell, by part and name."""
 LEARNING_SECONDS = 4.0
 """Length of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
-MIN_FILE_SECONDS = 16.0
-"""A file has enough data for at least this time."""
+DOWNLOAD_SECONDS, FILE_SECONDS = 7.0, 16.0
+"""Time limit of a measured download, and time for which a file has enough data at the sum of both rates."""
 MIN_SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
 """Minimum goodput of a download through the tunnel, as a share of the sum of both paths alone. Over lossy paths, only
 downloads with BBR have this aim."""
@@ -72,13 +72,10 @@ MAX_KERNEL_NS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     cells: tuple[str, ...] = parameter(
         f"parts to measure: a list of {', '.join(CELLS)}", ",".join(CELLS), words(*CELLS)
     )
     runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
-    seconds: float = parameter("time limit of a download, seconds", "7", number())
     first: bool = parameter("whether to measure only the first cell of each part", "no", yes_or_no, quick="yes")
 
 
@@ -118,8 +115,8 @@ def tunnel_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> AbstractCo
     [cell] = cells
     if cell.part == "cost":
         return Testbed(UNSHAPED, seed=seed)
-    octets = round(sum(cell.over.rates) * 1e6 / 8 * max(MIN_FILE_SECONDS, 2 * chosen.seconds))
-    return vpn_bed(cell.over.paths(), seed, chosen.seconds, octets)
+    octets = round(sum(cell.over.rates) * 1e6 / 8 * FILE_SECONDS)
+    return vpn_bed(cell.over.paths(), seed, DOWNLOAD_SECONDS, octets)
 
 
 def measure(bed: Bed | Testbed, turn: Turn[Cell]) -> Any:

@@ -288,8 +288,6 @@ FIG8: Scenario[Any, Condition, Bed, Start] = replace(
 
 @dataclass(frozen=True, slots=True)
 class LossSettings:
-    """The settings of ``--set`` for Table 1."""
-
     runs: int = parameter(f"rounds of {PACKETS:,} packets", "10", whole(), quick="2")
 
 
