@@ -11,15 +11,15 @@ first reading comes after half a period, which gives the mean overshoot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, wait_until
@@ -31,13 +31,13 @@ from ..statistics import fmean
 from .aims import Aim
 from .columns import RUNS, Column, Results, Table, Turn, columns_of, figure
 from .devices import DEVICES
-from .pages import Bed, ip_recorder, octets_at
+from .pages import CAP, RATES, Bed, bed_with, ip_recorder, octets_at
 from .parameters import parameter, whole
 from .scenario import Scenario
-from .two_paths import two_paths
 
-RATES, RTTS, CAP, TRANSFER_SECONDS = (50, 20), (20, 20), 5, 42.0
-"""Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi, Ethernet's cap in Mbit/s, and duration of a transfer."""
+TRANSFER_SECONDS = 42.0
+FILE_BYTES = round(sum(RATES) * 1e6 / 8 * (TRANSFER_SECONDS + 5))
+"""Size of the file, whose download takes longer than a transfer lasts."""
 _THROTTLE = f"throttle: {{rate: {CAP} Mbit/s}}"
 RULES = {"ours": _THROTTLE, "budget": f"budget: {{period: month, steps: [{{after: 0, {_THROTTLE}}}]}}"}
 """Our throttler's rule in two of the variants."""
@@ -81,13 +81,6 @@ class Settings:
     runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
 
 
-@contextmanager
-def start_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Bed]:
-    with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
-        # The download of the file takes longer than a transfer lasts.
-        yield Bed.start(testbed, [round(sum(RATES) * 1e6 / 8 * (TRANSFER_SECONDS + 5))])
-
-
 def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     """Judge a new client's transfer. Raises TestbedError or ValueError if it did not use both paths."""
     variant = turn.cell
@@ -99,9 +92,18 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     router = bed.testbed["hop1"]
     capped = bed.static_class(CAP, 1)
     added, before = Added(bed.client, bed.proxy), router.interface_bytes("lan").sent
-    [file] = bed.origin.digests
     proxy_url = f"http://{bed.proxy.service_address()}:{PROXY_PORT}"
-    argv = ["curl", "-s", "-m", f"{TRANSFER_SECONDS + 30:g}", "-o", "/dev/null", "-x", proxy_url, bed.origin.url(file)]
+    argv = [
+        "curl",
+        "-s",
+        "-m",
+        f"{TRANSFER_SECONDS + 30:g}",
+        "-o",
+        "/dev/null",
+        "-x",
+        proxy_url,
+        bed.origin.url(str(FILE_BYTES)),
+    ]
     with ExitStack() as stack:
         if variant == "static":
             stack.enter_context(capped)
@@ -175,7 +177,7 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
     cells=lambda chosen: list(TITLES),
     shared_bed=lambda cell: None,
-    bed=start_bed,
+    bed=lambda chosen, cells, seed: bed_with([FILE_BYTES], seed),
     measure=measure,
     tables=(Table("Bytes in excess of a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell]),)),),
     verdicts=verdicts,

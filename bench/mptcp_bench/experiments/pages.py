@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
@@ -179,18 +179,11 @@ def ip_recorder(node: LiveNode) -> Recorder:
 
 @dataclass(slots=True)
 class Bed:
-    """A testbed with all services. It runs one batch at a time."""
+    """A testbed with all services."""
 
     testbed: Testbed
     origin: Origin
     throttler: Throttler | None = None
-
-    @classmethod
-    def start(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
-        """Start all services except the throttler on *testbed*. Files are named after their *sizes*."""
-        origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
-        services.start_proxy(testbed["proxy"])
-        return cls(testbed, origin)
 
     @property
     def client(self) -> LiveNode:
@@ -269,9 +262,12 @@ class Bed:
 
 
 @contextmanager
-def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+def bed_with(sizes: Iterable[int], seed: int) -> Iterator[Bed]:
+    """Build a testbed with all services except the throttler. Files are named after their *sizes*."""
     with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
-        yield Bed.start(testbed, sorted({size for cell in cells for size in cell.sizes}))
+        origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
+        services.start_proxy(testbed["proxy"])
+        yield Bed(testbed, origin)
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
@@ -325,7 +321,7 @@ SCENARIO = Scenario(
     cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.size)],
     shared_bed=lambda cell: None,
     variants=lambda chosen, cell: ("none", NEW, OURS) if cell.lone else ("none", NEW, OURS, "static"),
-    bed=start_bed,
+    bed=lambda chosen, cells, seed: bed_with({size for cell in cells for size in cell.sizes}, seed),
     measure=measure,
     tables=(TABLE,),
 )
