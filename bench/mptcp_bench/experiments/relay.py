@@ -122,8 +122,8 @@ def _cost(task: str) -> Values:
     return lambda row: [each.cost for each in row.other_runs(part=task) if each.cost is not None]
 
 
-def _of_direct(task: str) -> Values:
-    return lambda row: judging.of_direct(row.results, row.cell, task)
+def _share_of_direct(task: str) -> Values:
+    return lambda row: judging.shares_of_direct(row.results, row.cell, task)
 
 
 def _is_first_of_cell(row: Row[Cell, Outcome]) -> bool:
@@ -148,9 +148,9 @@ SCENARIO = Scenario(
                 _column("GET s/GB", _cost("get"), 2),
                 _column("CONNECT s/GB", _cost("connect"), 2),
                 _column("µs/request", _cost("requests")),
-                _column("GET / direct", _of_direct("get"), 2),
-                _column("CONNECT / direct", _of_direct("connect"), 2),
-                _column("requests / direct", _of_direct("requests"), 2),
+                _column("GET / direct", _share_of_direct("get"), 2),
+                _column("CONNECT / direct", _share_of_direct("connect"), 2),
+                _column("requests / direct", _share_of_direct("requests"), 2),
             ),
             (PROXY, ("client", lambda row: row.cell.client), ("setting", lambda row: str(row.cell.setting))),
             of=_is_first_of_cell, wrapped=("setting",),

@@ -96,28 +96,28 @@ def positive_or_nan(value: float) -> float:
 RelayResults = Results[Cell, Outcome]
 
 
-def by_number(results: RelayResults, cell: Cell, task: str, name: str = "cost") -> dict[int, float]:
+def values_by_round(results: RelayResults, cell: Cell, task: str, name: str = "cost") -> dict[int, float]:
     """Return the attribute *name* of the measurements of *task*, by round."""
     values = {number: getattr(each, name) for number, each in by_round(results, cell, task).items()}
     return {number: value for number, value in values.items() if value is not None}
 
 
-def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
+def shares_of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
     """Return the rate of each round, divided by the rate without a proxy."""
     # Without a proxy there are no tunnels, so that a tunnel is compared with a plain download.
     plain = "get" if task in BULK else task
     direct = [each for each in results.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
     if not direct:
         return ()
-    return ratios(by_number(results, cell, task, "rate"), by_number(results, direct[0], plain, "rate"))
+    return ratios(values_by_round(results, cell, task, "rate"), values_by_round(results, direct[0], plain, "rate"))
 
 
-def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
+def best_peer_costs(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
     costs: dict[int, float] = {}
     for peer in results.cells:
         if peer.proxy in OTHERS and (peer.client, peer.setting) == (cell.client, cell.setting):
-            for number, value in by_number(results, peer, task).items():
+            for number, value in values_by_round(results, peer, task).items():
                 costs[number] = min(value, costs.get(number, math.inf))
     return costs
 
@@ -137,22 +137,22 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
     base = results.cells[0].setting if results.cells else BASE
     ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
     for task in TASKS:
-        yield from _compared(results, ours, task)
+        yield from _task_aims(results, ours, task)
 
 
-def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
+def _task_aims(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
     """Yield the aims for *task*: our cost as a multiple of the best peer's and of TCP's, and our rate."""
     plain = ours.get("tcp")
-    tcp = by_number(results, plain, task) if plain else {}
+    tcp = values_by_round(results, plain, task) if plain else {}
     if plain is None or not tcp:
         return
-    if best := best_peer(results, plain, task):
+    if best := best_peer_costs(results, plain, task):
         yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(ratios(tcp, best))[1], most=MAX_COST)
     for client, subflows in CLIENTS.items():
-        if subflows and client in ours and (multipath := by_number(results, ours[client], task)):
+        if subflows and client in ours and (multipath := values_by_round(results, ours[client], task)):
             name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
             yield Aim(name, mean_bounds(ratios(multipath, tcp))[1], most=MAX_MULTIPATH_COST)
-    if task in MIN_RATES and (shares := of_direct(results, plain, task)):
+    if task in MIN_RATES and (shares := shares_of_direct(results, plain, task)):
         yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=MIN_RATES[task])
 
 

@@ -28,7 +28,6 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
-from mptcp_lab.agent import processors
 from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.features import need
 
@@ -173,7 +172,7 @@ class Scenario(Generic[S, C, B, M]):
         listed = [turn for turn in replace(self, shuffled=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
-        numbers, before = count(1), processors.read()
+        numbers = count(1)
         for name, group in groupby(turns, lambda turn: self.shared_bed(turn.cell)):
             in_bed = list(group)
             cells = list(dict.fromkeys(turn.cell for turn in in_bed))
@@ -189,9 +188,7 @@ class Scenario(Generic[S, C, B, M]):
                 if not runs:
                     raise
                 attempts.failures.append(f"{cells[0] if len(cells) == 1 else name}: {error}")
-        usage = processors.usage(before, processors.read())
-        found = self.findings(listed, runs, notes)
-        return attempts.added_to(replace(found, data=found.data | {"processors": str(usage)}))
+        return attempts.added_to(self.findings(listed, runs, notes))
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
         """Make a run. If packets were late, they may have caused another failure, so that EmulationError is raised."""

@@ -126,8 +126,8 @@ def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
 @contextmanager
 def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds: float) -> Iterator[None]:
     """Send a stream from *node* during the scope, which ends when the stream has arrived. Raises TestbedError."""
-    words = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
-    sender = node.popen(node.agent("stream", "send", *words), name="sender")
+    arguments = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
+    sender = node.popen(node.agent("stream", "send", *arguments), name="sender")
     yield
     if sender.wait(seconds + 60) != 0:
         raise TestbedError(f"the stream ended with {sender.returncode}{sender.tail()}")
@@ -294,8 +294,8 @@ def measure_cost(testbed: Testbed) -> Cost:
         receiver = client.popen([flood, "receive", str(PORT)], name="receiver")
         wait_until(lambda: "ready" in receiver.output(), "the receiver is ready", process=receiver)
         per_second = offered * 1e6 / 8 / FLOOD_BYTES
-        words = [str(PORT), target, str(PORT), str(FLOOD_BYTES), f"{per_second:.0f}", f"{seconds:g}"]
-        sender = proxy.popen([flood, "send", *words], name="sender")
+        arguments = [str(PORT), target, str(PORT), str(FLOOD_BYTES), f"{per_second:.0f}", f"{seconds:g}"]
+        sender = proxy.popen([flood, "send", *arguments], name="sender")
         sender.wait(seconds + 60)
         time.sleep(0.3)
         receiver.stop()

@@ -41,11 +41,11 @@ def values(results: VpnResults, vpn: Vpn, inner: str, cell: Condition, name: str
     }
 
 
-def quotients(one: Rounds | None, other: Rounds | None) -> Rounds | None:
+def quotients(dividends: Rounds | None, divisors: Rounds | None) -> Rounds | None:
     """Return the quotients for the rounds that both have; None if one of them is None."""
-    if one is None or other is None:
+    if dividends is None or divisors is None:
         return None
-    return {number: one[number] / other[number] for number in sorted(one.keys() & other.keys())}
+    return {number: dividends[number] / divisors[number] for number in sorted(dividends.keys() & divisors.keys())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +110,9 @@ class Statement:
                 yield Claim(self.paper, what, tuple(rounds.values()), "", self.least, self.most, by="mean")
 
 
-def ratio(one: str, other: str, name: str = "goodput") -> Value:
-    """Return the mean of the way *one* divided by the mean of the way *other*, as a claim's value."""
-    return lambda group: quotients(group.mean(one, name), group.mean(other, name))
+def ratio(way: str, reference: str, name: str = "goodput") -> Value:
+    """Return the mean of *way* divided by the mean of the way *reference*, as a claim's value."""
+    return lambda group: quotients(group.mean(way, name), group.mean(reference, name))
 
 
 def uneven(value: Value) -> Value:
