@@ -63,10 +63,10 @@ _EXPERIMENTS = (
     Experiment("vpn-fig5", "VPNs, Figure 5: Multipath TCP, delays that differ, losses", "vpn_figures", "FIG5"),
     Experiment("vpn-fig6", "VPNs, Figure 6: UDP and TCP, one path", "vpn_figures", "FIG6"),
     Experiment("vpn-fig7", "VPNs, Figure 7: Multipath UDP and Multipath TCP, no loss", "vpn_figures", "FIG7"),
-    Experiment("vpn-fig8", "VPNs, Figure 8: the first 0.3 s of a download", "vpn_trace"),
+    Experiment("vpn-fig8", "VPNs, Figure 8: the first 0.3 s of a download", "vpn_figures", "FIG8"),
     Experiment("vpn-fig9", "VPNs, Figure 9: as Figure 7, with losses", "vpn_figures", "FIG9"),
     Experiment("vpn-fig10", "VPNs, Figure 10: as Figure 7, delays that differ, losses", "vpn_figures", "FIG10"),
     Experiment("vpn-fig11", "VPNs, Figure 11: fewer bytes by the longer path; our scheduler", "vpn_figures", "FIG11"),
-    Experiment("vpn-table1", "VPNs, Table 1: Gilbert-Elliott losses, as pings observe them", "vpn_losses"),
+    Experiment("vpn-table1", "VPNs, Table 1: Gilbert-Elliott losses, as pings observe them", "vpn_figures", "TABLE1"),
 )
 EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in _EXPERIMENTS}

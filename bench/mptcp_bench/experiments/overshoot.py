@@ -2,24 +2,24 @@
 """Bytes in excess of a cap: our throttler, a poller of counters and a static class, for a client's transfers.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
-the throttler has never seen makes a transfer of 42 s. The variants are: no policy; our cap; our budget, which is used
-up when the transfer begins; a static class for the client's address on Ethernet, set before the transfer; and a poller,
-like quota tools on routers. Every 30 s the poller reads the counter of the interface towards the client. At the first
-reading that shows a megabyte, the poller sets the same class. A transfer may begin at any moment of the poller's
-period. Here its first reading comes after half a period, which gives the mean overshoot.
+the throttler has never seen makes a transfer of 42 s. The variants are: our cap; our budget, which is used up when the
+transfer begins; a static class for the client's address on Ethernet, set before the transfer; and a poller, like quota
+tools on routers. Every 30 s the poller reads the counter of the interface towards the client. At the first reading that
+shows a megabyte, the poller sets the same class. A transfer may begin at any moment of the poller's period. Here its
+first reading comes after half a period, which gives the mean overshoot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, wait_until
@@ -31,21 +31,20 @@ from ..statistics import fmean
 from .columns import RUNS, Column, Results, Table, Turn, columns_of, figure
 from .devices import DEVICES
 from .findings import Aim
-from .pages import Bed, ip_recorder, octets_at
+from .pages import CAP, RATES, Bed, bed_with, ip_recorder, octets_at
 from .parameters import parameter, whole
 from .scenario import Scenario
-from .two_paths import two_paths
 
-RATES, RTTS, CAP, TRANSFER_SECONDS = (50, 20), (20, 20), 5, 42.0
-"""Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi, Ethernet's cap in Mbit/s, and duration of a transfer."""
+TRANSFER_SECONDS = 42.0
+FILE_BYTES = round(sum(RATES) * 1e6 / 8 * (TRANSFER_SECONDS + 5))
+"""Size of the file, whose download takes longer than a transfer lasts."""
 _THROTTLE = f"throttle: {{rate: {CAP} Mbit/s}}"
 RULES = {"ours": _THROTTLE, "budget": f"budget: {{period: month, steps: [{{after: 0, {_THROTTLE}}}]}}"}
 """Our throttler's rule in two of the variants."""
 TITLES = {
-    "none": "no policy", "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
+    "ours": "ours", "budget": "ours, a used-up budget", "static": "static class",
     "poller": "poller, first reading after half a period",
 }  # fmt: skip
-CAPPED_FROM_THE_START = (*RULES, "static")
 POLL_SECONDS = 30.0
 """Seconds between two readings of the poller."""
 ALLOWED_BYTES = 1_000_000
@@ -58,9 +57,7 @@ CAPPED, OTHER = DEVICES
 MAX_RATIO = 1.05
 """Maximum of a capped rate, as a multiple of the cap."""
 SLOW_START_SECONDS = 3.0
-"""Seconds that both paths need to reach their full rate."""
-MIN_UNCAPPED_RATIO = 3.0
-"""Minimum rate of the path without a cap, as a multiple of the cap. With a lower rate, the cap would have no effect."""
+"""Seconds that the other path needs to reach its full rate."""
 MIN_OVERSHOOT = 1500
 """Minimum overshoot in bytes that is assumed for our throttler, because a ratio to zero has no meaning."""
 
@@ -69,8 +66,6 @@ MIN_OVERSHOOT = 1500
 class Outcome:
     """The judged values of one transfer. Full speed begins ``SLOW_START_SECONDS`` after the first packet."""
 
-    rate: float
-    """Rate of the capped path in bits/s, from full speed on."""
     excess: float
     """Maximum bytes by which the transfer was ahead of ``MAX_RATIO`` × cap × time."""
     mean: float = figure("× cap")
@@ -86,13 +81,6 @@ class Settings:
     runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
 
 
-@contextmanager
-def start_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Bed]:
-    with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
-        # The download of the file takes longer than a transfer lasts.
-        yield Bed.start(testbed, [round(sum(RATES) * 1e6 / 8 * (TRANSFER_SECONDS + 5))])
-
-
 def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     """Judge a new client's transfer. Raises TestbedError or ValueError if it did not use both paths."""
     variant = turn.cell
@@ -101,12 +89,21 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
         bed.start_throttler(RULES[variant])
     else:
         bed.stop_throttler()
-    proxy, router = bed.testbed["proxy"], bed.testbed["hop1"]
+    router = bed.testbed["hop1"]
     capped = bed.static_class(CAP, 1)
-    added, before = Added(bed.client, proxy), router.interface_bytes("lan").sent
-    [file] = bed.origin.digests
-    proxy_url = f"http://{bed.proxy_address}:{PROXY_PORT}"
-    argv = ["curl", "-s", "-m", f"{TRANSFER_SECONDS + 30:g}", "-o", "/dev/null", "-x", proxy_url, bed.origin.url(file)]
+    added, before = Added(bed.client, bed.proxy), router.interface_bytes("lan").sent
+    proxy_url = f"http://{bed.proxy.service_address()}:{PROXY_PORT}"
+    argv = [
+        "curl",
+        "-s",
+        "-m",
+        f"{TRANSFER_SECONDS + 30:g}",
+        "-o",
+        "/dev/null",
+        "-x",
+        proxy_url,
+        bed.origin.url(str(FILE_BYTES)),
+    ]
     with ExitStack() as stack:
         if variant == "static":
             stack.enter_context(capped)
@@ -138,26 +135,23 @@ def _first_packet(samples: Sequence[Sample]) -> float:
 
 
 def judge(samples: Sequence[Sample]) -> Outcome:
-    """Judge the transfer in *samples*. Raises ValueError for too few samples."""
+    """Judge the transfer in *samples*. Raises ValueError if no data arrived over the capped path."""
     begin, cap = _first_packet(samples), CAP * 1e6 / 8
-    full_speed = begin + SLOW_START_SECONDS
     times = np.array([sample.time for sample in samples if 0 <= sample.time - begin <= TRANSFER_SECONDS])
-    if times[-1] <= full_speed:
-        raise ValueError("the transfer ended too early")
-    capped, other, last = octets_at(samples, CAPPED), octets_at(samples, OTHER), times[-1]
+    capped, other = (octets_at(samples, device) for device in DEVICES)
     received, elapsed = capped(times) - capped(begin), times - begin
+    full_speed, last = begin + SLOW_START_SECONDS, times[-1]
     return Outcome(
         mean=received[-1] / (cap * elapsed[-1]),
         ahead=max(received - cap * elapsed),
         excess=max(received - MAX_RATIO * cap * elapsed),
         other=8 * (other(last) - other(full_speed)) / (last - full_speed),
-        rate=8 * (capped(last) - capped(full_speed)) / (last - full_speed),
     )
 
 
-def _aim(name: str, aim: str, of: Sequence[str] = CAPPED_FROM_THE_START, **column: Any) -> Column[str, Outcome]:
-    """Return a column without a heading, with an aim for the variants *of*."""
-    return Column("", name, **{"by": "least", **column}, aim=aim, judged=lambda row: row.cell in of)
+def _aim(name: str, aim: str, **column: Any) -> Column[str, Outcome]:
+    """Return a column without a heading, with an aim for the variants that cap the transfer from the start."""
+    return Column("", name, **{"by": "least", **column}, aim=aim, judged=lambda row: row.cell != "poller")
 
 
 COLUMNS: tuple[Column[str, Outcome], ...] = (
@@ -166,7 +160,6 @@ COLUMNS: tuple[Column[str, Outcome], ...] = (
     _aim("excess", f"bytes in excess of {MAX_RATIO:g} × cap × time", by="most", unit=" B", most=MAX_BURST),
     _aim("mean", "capped path, × the cap", least=0.85, most=MAX_RATIO),
     _aim("other", "other path, × its link", scale=1e-6 / RATES[1], least=0.9, most=1.05),
-    _aim("rate", "Ethernet without a cap, × the cap", ("none",), scale=1e-6 / CAP, least=MIN_UNCAPPED_RATIO),
 )
 
 
@@ -184,7 +177,7 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
     cells=lambda chosen: list(TITLES),
     shared_bed=lambda cell: None,
-    bed=start_bed,
+    bed=lambda chosen, cells, seed: bed_with([FILE_BYTES], seed),
     measure=measure,
     tables=(Table("Bytes in excess of a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell]),)),),
     verdicts=verdicts,

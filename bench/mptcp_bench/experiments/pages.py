@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A page of small files under a cap: the rate of the capped path, and the duration of the page.
 
-Batches of parallel downloads use the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi. The
-variants alternate, each with the same number of batches: no policy; our throttler, freshly started, so that it does not
-know the client yet, and then when it does; no throttler, but one static HTB class for the client's address on the
-proxy. A client with only one path is measured in the same way.
+A batch downloads files through the real proxy and throttler, ten at a time, each on its own connection, over Ethernet,
+which is capped, and Wi-Fi. The variants alternate: no policy; our throttler, freshly started, so that it does not know
+the client; the same throttler, which now knows the client; and no throttler, but one static HTB class for the client's
+address on the proxy. A client with only one path is measured, too, but without the class.
 
 The cap is compared with all bytes of IP packets to the client, from the batch's first SYN to its last byte, even if a
 connection was opened later. *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap;
@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import operator
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
@@ -26,54 +26,53 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths, services
-from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample
-from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, mptcp_command, wait_until
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from ..statistics import fmean
-from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure
+from .columns import RUNS, VARIANT, Column, Row, Table, Turn, columns_of, figure
 from .devices import DEVICES, policy
-from .parameters import choices, parameter, several, whole
+from .parameters import choices, parameter, whole
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
 NEW, OURS = "ours, new", "ours"
-"""Variants with our throttler, which does not know the client yet, or does."""
+"""Variants with our throttler, which does not know the client at first, and later does."""
 WINDOW_SECONDS = 2.0
-"""Length of a window in seconds. In every window the capped path's rate must be near its cap."""
+"""Length of the windows in which the capped path's rate must be near its cap."""
 RATES, RTTS, CAP = (50, 20), (20, 20), 5
 """Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
+AT_ONCE = 10
+"""Number of simultaneous downloads."""
 LONE_DIVISOR = 4
 """Divisor of the number of files for a client with only the capped path, which is slower."""
 BATCHES = {
     "20k": 200 * [20_000], "100k": 150 * [100_000], "500k": 50 * [500_000], "2M": 16 * [2_000_000],
     "mixed": 4 * [2_000 << n for n in range(10)],
 }  # fmt: skip
-"""The size of each file of a batch in bytes. Each batch takes several seconds. *mixed*: as on a web page, half of the
-files are smaller than 50 kB, and a tenth has a megabyte."""
+"""The sizes of a batch's files in bytes. Each batch takes several seconds. *mixed*: as on a web page, half of the files
+are smaller than 50 kB, and a tenth has a megabyte."""
 PAUSE_SECONDS = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
 FILE_TIMEOUT, CLOSE_TIMEOUT = 120.0, 60.0
-"""Maximum seconds for a file, and seconds within which all connections of a batch must have ended."""
+"""Maximum seconds for a file, and until all connections of a batch have ended."""
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
-"""Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
-it makes the client open only plain TCP connections for an hour (Linux 6.12). Older kernels do not have it."""
+"""Reset the client's blackhole detection (Linux 6.12). After handshakes of MPTCP were lost, but not those of plain TCP,
+the client would open only plain TCP connections for an hour."""
 MAX_FIRST_DELAY, MAX_LATER_RATIO = 0.25, 1.05
-"""For a client with one path: maximum increase in the duration of the longest first download in seconds, and maximum
-duration of later downloads, as a multiple of their duration without a policy, which allows for noise."""
+"""For a client with one path: maximum increase in seconds of the longest first download, and maximum duration of later
+downloads, as a multiple of that without a policy, which allows for noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     client: tuple[str, ...] = choices("client's paths", ("two", "lone"))
-    kind: tuple[str, ...] = choices("request type", ("get", "keepalive", "connect"), "get")
     size: tuple[str, ...] = choices("file size in bytes, or mixed for sizes as on a web page", BATCHES, quick="100k")
-    at_once: tuple[int, ...] = parameter("number of simultaneous downloads or connections", "10", several(whole()))
     runs: int = parameter("number of batches per variant", "2", whole(), quick="1")
 
 
@@ -82,9 +81,7 @@ class Cell:
     """One combination of the options."""
 
     client: str
-    kind: str
     size: str
-    at_once: int
 
     @property
     def sizes(self) -> list[int]:
@@ -98,8 +95,7 @@ class Cell:
         return self.client == "lone"
 
     def __str__(self) -> str:
-        files = f"{len(self.sizes)} × {self.size}, {self.kind}, {self.at_once} at once"
-        return files + ", one path" * self.lone
+        return f"{len(self.sizes)} × {self.size}" + ", one path" * self.lone
 
 
 PageRow = Row[Cell, Any]
@@ -113,12 +109,18 @@ class Download(NamedTuple):
 
 
 def _is_ours(row: PageRow) -> bool:
-    return row.variant in (NEW, OURS)
+    """Return whether our throttler caps the client of *row*, which has two paths."""
+    return row.variant in (NEW, OURS) and not row.cell.lone
 
 
 def _is_known(row: PageRow) -> bool:
-    """Return whether the row has our throttler, which knew the client."""
-    return row.variant == OURS
+    """Return whether our throttler caps the client of *row*, and knew the client before."""
+    return _is_ours(row) and row.variant == OURS
+
+
+def _is_lone(row: PageRow) -> bool:
+    """Return whether the client of *row* has one path, which our throttler does not cap."""
+    return row.variant in (NEW, OURS) and row.cell.lone
 
 
 def _aim_name(row: PageRow) -> str:
@@ -134,7 +136,7 @@ class Batch:
     worst: float = figure(
         "worst", by="most", aim=f"capped path, worst {WINDOW_SECONDS:g} s, × its cap", most=1.25, judged=_is_known
     )
-    """Maximum of the mean rate over a window, as a multiple of the cap. Outside of the batch, the rate counts as 0."""
+    """Greatest mean rate over a window, as a multiple of the cap. After the batch, the rate counts as 0."""
     seconds: float = figure("s", digits=1)
     first: float = figure("longest first download, s", by="most", digits=3)
     """Duration of the longest of the first downloads, which start at the same time."""
@@ -148,7 +150,7 @@ def octets_at(samples: Sequence[Sample], device: str) -> Callable[[Any], Any]:
     return lambda at: np.interp(at, times, octets)
 
 
-def judge(samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download]) -> Batch:
+def judge(samples: Sequence[Sample], downloads: Sequence[Download]) -> Batch:
     """Return the measurements of a batch. Raises ValueError if the *samples* do not span the batch."""
     begin, end = min(each.start for each in downloads), max(each.end for each in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
@@ -160,8 +162,8 @@ def judge(samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download]) 
         mean=float(capped(end) - capped(begin)) / (cap * (end - begin)),
         worst=max(capped(np.minimum(times + WINDOW_SECONDS, end)) - capped(times)) / (cap * WINDOW_SECONDS),
         seconds=end - begin,
-        first=max(durations[: cell.at_once]),
-        later=fmean(durations[cell.at_once :] or durations),
+        first=max(durations[:AT_ONCE]),
+        later=fmean(durations[AT_ONCE:] or durations),
     )
 
 
@@ -177,46 +179,35 @@ def ip_recorder(node: LiveNode) -> Recorder:
 
 @dataclass(slots=True)
 class Bed:
-    """A testbed with all services. It runs one batch at a time."""
+    """A testbed with all services."""
 
     testbed: Testbed
     origin: Origin
-    proxy_address: str
     throttler: Throttler | None = None
-    known: bool = False
-    """Whether the throttler has seen the client."""
-
-    @classmethod
-    def start(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
-        """Start all services except the throttler on *testbed*. Files are named after their *sizes*."""
-        origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
-        services.start_proxy(testbed["proxy"])
-        return cls(testbed, origin, testbed["proxy"].service_address())
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
 
     @property
     def client(self) -> LiveNode:
         return self.testbed["client"]
 
+    @property
+    def proxy(self) -> LiveNode:
+        return self.testbed["proxy"]
+
     def stop_throttler(self) -> None:
         if self.throttler is not None:
             self.throttler.process.stop()
-        self.throttler, self.known = None, False
+        self.throttler = None
 
     def start_throttler(self, rule: str) -> None:
         """Start a throttler that has never seen the client, with *rule* for Ethernet."""
         self.stop_throttler()
-        proxy = self.testbed["proxy"]
-        file = proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
-        self.throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, file))
+        file = self.proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
+        self.throttler = services.start_throttler(self.proxy, services.write_throttler_config(self.proxy, file))
 
     def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
         """Add a class of *cap* Mbit/s for the client's address, as an administrator would, during the scope.
 
-        Its parameters, including the queue length, are those that the throttler computes for the same number of
-        subflows.
+        Its burst and queue length are those that the throttler computes for the same number of subflows.
         """
         spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
         rates = f"rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst}"
@@ -227,46 +218,35 @@ class Bed:
             "tc filter add dev wan0 parent 1: protocol ip u32 match ip dst 10.77.1.0/24 flowid 1:1",
         )
         undo = ["tc", "qdisc", "del", "dev", "wan0", "root"]
-        return self.testbed["proxy"].changed(["sh", "-ec", "; ".join(commands)], undo)
+        return self.proxy.changed(["sh", "-ec", "; ".join(commands)], undo)
 
     def fetch(self, cell: Cell) -> Batch:
         """Download the files of *cell*. Raises TestbedError for an incomplete file or unintended paths."""
         self.wait_until_quiet()
         self.client.run(["sh", "-c", _FORGET], check=False)
-        added = Added(self.client, self.testbed["proxy"])
+        order = {
+            "proxy": [self.proxy.service_address(), PROXY_PORT],
+            "target": [self.origin.host.service_address(), 80],
+            "kind": "get",
+            "at_once": AT_ONCE,
+            "files": [(str(size), size) for size in cell.sizes],
+            "timeout": FILE_TIMEOUT,
+        }
+        file = self.client.write("order.json", json.dumps(order))
+        argv = mptcp_command(self.client.agent("fetch", str(file)))
+        added = Added(self.client, self.proxy)
         with ip_recorder(self.client) as recorder:
-            answers = self._run_agent(cell)
+            answers = json.loads(self.client.run(argv, timeout=FILE_TIMEOUT * 5).stdout)
             # The last byte may have arrived after the last sample.
             recorder.wait(recorder.now + 0.1)
-        self.known = self.throttler is not None
-        # An answer without a time means that the download did not begin.
-        broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
+        broken = [each for each in answers if each["error"]]
         if broken:
             raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, first {broken[0]}")
         downloads = [Download(each["began"] - recorder.started, each["end"] - recorder.started) for each in answers]
         joins = Protocol.of(*added.read()).joins
         if bool(joins) is cell.lone:
             raise TestbedError(f"{joins} second subflows of a client with the option {cell.client}")
-        return judge(recorder.samples, cell, downloads)
-
-    def _run_agent(self, cell: Cell) -> list[dict[str, Any]]:
-        order = {
-            "proxy": [self.proxy_address, PROXY_PORT],
-            "target": [self.origin.host.service_address(), 443 if cell.kind == "connect" else 80],
-            "kind": cell.kind,
-            "at_once": cell.at_once,
-            "files": [(str(size), size) for size in cell.sizes],
-            "timeout": FILE_TIMEOUT,
-        }
-        file = self.client.write("order.json", json.dumps(order))
-        process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
-        # After an error or timeout, stop the client, so that it does not download during the next batch.
-        with undone_on_error(process.kill):
-            process.wait(FILE_TIMEOUT * 5)
-        if process.returncode != 0:
-            raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
-        answers: list[dict[str, Any]] = json.loads(process.output())
-        return answers
+        return judge(recorder.samples, downloads)
 
     def wait_until_quiet(self) -> None:
         """Wait until all connections of the last batch have ended, then wait for ``PAUSE_SECONDS``."""
@@ -275,36 +255,33 @@ class Bed:
         time.sleep(PAUSE_SECONDS)
 
     def _has_connections(self) -> bool:
-        listing = self.testbed["proxy"].run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
+        listing = self.proxy.run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
         if any(not line.startswith(("LISTEN", "TIME-WAIT")) for line in listing.splitlines()):
             return True
         return self.throttler is not None and bool(self.throttler.status()["connections"])
 
 
 @contextmanager
-def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+def bed_with(sizes: Iterable[int], seed: int) -> Iterator[Bed]:
+    """Build a testbed with all services except the throttler. Files are named after their *sizes*."""
     with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
-        yield Bed.start(testbed, sorted({size for cell in cells for size in cell.sizes}))
+        origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
+        services.start_proxy(testbed["proxy"])
+        yield Bed(testbed, origin)
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
-    """Download one batch. Raises TestbedError if a file is incomplete, or the client had other paths than intended."""
-    cell = turn.cell
-    if turn.variant not in (NEW, OURS):
-        bed.stop_throttler()
-    elif turn.variant == NEW or not bed.known:
+    if turn.variant == NEW:
         bed.start_throttler(f"throttle: {{rate: {CAP} Mbit/s}}")
-        if turn.variant == OURS:
-            _fetch(bed, cell, OURS)
-    return _fetch(bed, cell, turn.variant)
-
-
-def _fetch(bed: Bed, cell: Cell, variant: str) -> Batch:
+    elif turn.variant != OURS:
+        bed.stop_throttler()
+    elif bed.throttler is None:
+        raise TestbedError("no throttler knows the client, because the batch of the new client failed")
     with (
-        one_subflow(bed.testbed) if cell.lone else nullcontext(),
-        bed.static_class(CAP, cell.at_once) if variant == "static" else nullcontext(),
+        one_subflow(bed.testbed) if turn.cell.lone else nullcontext(),
+        bed.static_class(CAP, AT_ONCE) if turn.variant == "static" else nullcontext(),
     ):
-        return bed.fetch(cell)
+        return bed.fetch(turn.cell)
 
 
 def _compared(name: str, variant: str, compare: Callable[[float, float], float]) -> Callable[[PageRow], list[float]]:
@@ -317,44 +294,34 @@ def _compared(name: str, variant: str, compare: Callable[[float, float], float])
     return values
 
 
-OF_LONE = ("first", "later")
-"""Columns for a client with one path."""
-
-
-def _table(title: str, lone: bool, *aims: Column[Cell, Batch]) -> Table[Cell, Batch]:
-    columns = [column for column in columns_of(Batch) if (column.of in OF_LONE) is lone]
-    labels = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
-    return Table(title, (RUNS, *columns, *aims), labels, lambda row: row.cell.lone is lone, wrapped=("downloads",))
-
-
-TABLES = (
-    _table(
-        "Many downloads under a cap", False,
+TABLE = Table(
+    "Many downloads under a cap",
+    (
+        RUNS,
+        *columns_of(Batch),
         Column(
             "× static", _compared("seconds", "static", operator.truediv), by="median", most=1.02, judged=_is_known,
             aim="duration, × that with a static class",
         ),
-    ),
-    _table(
-        "Many downloads of a client with one path", True,
         Column(
-            "", _compared("first", "none", operator.sub), by="most", unit=" s", most=MAX_FIRST_DELAY, judged=_is_ours,
+            "", _compared("first", "none", operator.sub), by="most", unit=" s", most=MAX_FIRST_DELAY, judged=_is_lone,
             aim="longest first download of a client with one path, added time",
         ),
         Column(
-            "", _compared("later", "none", operator.truediv), most=MAX_LATER_RATIO, judged=_is_ours,
+            "", _compared("later", "none", operator.truediv), most=MAX_LATER_RATIO, judged=_is_lone,
             aim="later downloads of a client with one path, × without a policy",
         ),
     ),
+    (("downloads", lambda row: str(row.cell)), VARIANT),
+    wrapped=("downloads",),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
-    needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
-    cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.kind, chosen.size, chosen.at_once)],
+    needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss", "mptcpize"),
+    cells=lambda chosen: [Cell(*each) for each in product(chosen.client, chosen.size)],
     shared_bed=lambda cell: None,
-    # A client with one path is not compared with a static class.
     variants=lambda chosen, cell: ("none", NEW, OURS) if cell.lone else ("none", NEW, OURS, "static"),
-    bed=start_bed,
+    bed=lambda chosen, cells, seed: bed_with({size for cell in cells for size in cell.sizes}, seed),
     measure=measure,
-    tables=TABLES,
+    tables=(TABLE,),
 )

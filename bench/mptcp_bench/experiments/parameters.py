@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parameters of an experiment: a frozen dataclass, each field of which is one option of ``--set NAME=VALUE``. Pure.
 
-A field is created by :func:`parameter`, from its meaning, its usual value as text, and its parser, which also parses
-the usual value. :func:`settings` parses the given options into the dataclass. A parser takes a text and returns the
-value, or raises ValueError with the allowed values; that text becomes the end of an error message in one line.
+:func:`parameter` creates a field from its meaning, its usual value as text, and its parser, which also parses the usual
+value. :func:`settings` parses the given options into the dataclass. A parser takes a text and returns the value, or
+raises ValueError with the allowed values. OptionError contains this text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class OptionError(Exception):
 
 
 def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
-    """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError for a name not *known*, or a repeated one."""
+    """Return the values of *settings*, each ``NAME=VALUE``, by name. *known* has the meanings of the known names.
+
+    Raises OptionError for an unknown or repeated name.
+    """
     found: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -59,8 +62,8 @@ def parameter(
     meaning: str, usual: str | None, parse: Parser[T], *, quick: str | None = None, name: str | None = None
 ) -> T:
     """Return a field for an option. *quick* replaces *usual* with ``--quick``; without both, the value is None."""
-    made: T = field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
-    return made
+    option: T = field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
+    return option
 
 
 def parameters(kind: type) -> dict[str, Parameter]:
@@ -70,7 +73,7 @@ def parameters(kind: type) -> dict[str, Parameter]:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Return, by option, a text with its meaning and its usual value."""
+    """Return the meaning of each option, with its usual value."""
     return {
         name: each.meaning if each.usual is None else f"{each.meaning}, default {each.usual or 'none'}"
         for name, each in parameters(kind).items()
@@ -91,7 +94,7 @@ def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
 
 
 def _parser(convert: Callable[[str], T | None], allowed: str) -> Parser[T]:
-    """Return a parser that names the *allowed* values if *convert* returns None or raises ValueError."""
+    """Return a parser from *convert*, which returns None or raises ValueError for a value that is not *allowed*."""
 
     def parse(text: str) -> T:
         with suppress(ValueError):
@@ -128,11 +131,6 @@ def _rtts(text: str) -> tuple[float, float] | None:
     return (first, second) if 0 <= first <= MAX_RTT and 0 <= second <= MAX_RTT else None
 
 
-def word(*known: str) -> Parser[str]:
-    """Return a parser of one of the *known* words."""
-    return _parser({each: each for each in known}.get, f"are {', '.join(known)}")
-
-
 rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to {MAX_RTT} ms")
 """Parses two RTTs in milliseconds, one for each path."""
 yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
@@ -158,7 +156,7 @@ def several(parse_one: Parser[T]) -> Parser[tuple[T, ...]]:
 
 def words(*known: str) -> Parser[tuple[str, ...]]:
     """Return a parser of a list of different *known* words."""
-    return several(word(*known))
+    return several(_parser({each: each for each in known}.get, f"are {', '.join(known)}"))
 
 
 def choices(meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxies that the experiment ``relay`` compares, and how to start each as the only proxy of a host.
+"""The proxies that the experiments ``relay`` and ``mimbox-…`` compare, and how to start each of them.
 
 Each proxy has one worker or thread, no cache, and persistent connections to the origin if it supports them.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +13,11 @@ from functools import cache, partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
-from mptcp_lab.testbed.commands import run, undone_on_error
+from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, mptcp_command, start_program, start_proxy
 
 from .relay_load import build
-
-REBUILT_SQUID = os.environ.get("MPTCP_BENCH_SQUID", "")
-"""Another Squid program to run our proxy with. ``./run squid`` builds a Squid that writes larger chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +41,10 @@ class PeerSetup:
         target.write_text(text)
         return target
 
-    def started(self, argv: Sequence[str], name: str, mounts: Mapping[str, str] | None = None) -> Program:
-        """Start the proxy *name*; return when it accepts connections.
-
-        If it does not, raise TestbedError with the end of its log.
-        """
-        process = self.host.popen(argv, name=name, mounts=mounts or {})
-        address = self.host.service_address()
-        # After an error, kill the process to free the port for the next proxy.
-        with undone_on_error(process.kill_tree):
-            answers = f"{name} answers on port {PROXY_PORT}"
-            wait_until(lambda: accepts(self.host, address, PROXY_PORT), answers, process=process, timeout=30)
-        return process
+    def start(self, argv: Sequence[str], mounts: Mapping[str, str] | None = None, *, wrapped: bool = False) -> Program:
+        """Start a proxy; return when it accepts connections. If *wrapped*, mptcpize(8) makes all its sockets MPTCP."""
+        command = mptcp_command(argv) if wrapped else argv
+        return start_program(self.host, command, Path(argv[0]).name, PROXY_PORT, end="kill_tree", mounts=mounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +60,20 @@ class Peer:
     """Whether it accepts MPTCP, with its own listener or by mptcpize(8)."""
 
     def lacking(self) -> str | None:
-        """Return a text if the program is not installed, otherwise None."""
+        """Return an error message if the program is not installed, otherwise None."""
         return missing(self.program)
 
     def version(self) -> str:
-        """Return the first line of the output of ``-v``; empty if the program is not installed."""
-        return _output(self.program, "-v").strip().partition("\n")[0]
+        """Return the program's version; empty if the program is not installed."""
+        return _output(self.program, "-v").partition("\n")[0]
 
 
 def _output(program: str, option: str) -> str:
-    """Return the output of *program* with one option; empty if it is not installed."""
-    ended = None if missing(program) else run([program, option], check=False)
-    return "" if ended is None else ended.stdout or ended.stderr
+    """Return the output of *program* with *option*; empty if it is not installed."""
+    if missing(program):
+        return ""
+    ended = run([program, option], check=False)
+    return ended.stdout or ended.stderr
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -106,12 +96,10 @@ shutdown_lifetime 0 seconds
 """
 
 
-def _start_ours(setup: PeerSetup, program: str = "", control: str | None = None) -> Program:
-    """Start our proxy with the shipped squid.conf and the Squid *program*, if not the installed one."""
+def _start_ours(setup: PeerSetup) -> Program:
+    """Start our proxy with the shipped squid.conf."""
     config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers 1\n{setup.extra_config}")
-    # mptcp-proxy runs the first Squid in PATH.
-    path = {"PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}"} if program else None
-    proxy = start_proxy(setup.host, config, env=path, control=control)
+    proxy = start_proxy(setup.host, config)
     # The proxy will be killed. Remove its PID file, or the next proxy would assume that this proxy still runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
@@ -123,7 +111,7 @@ def _start_squid(setup: PeerSetup) -> Program:
     setup.host.run(["chown", "-R", "proxy", str(setup.directory)])
     # Two Squids on one host would use the same /dev/shm/squid-*.
     mounts = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
-    return setup.started(["squid", "--foreground", "-f", str(config), "-n", "stock"], "squid", mounts)
+    return setup.start(["squid", "--foreground", "-f", str(config), "-n", "stock"], mounts)
 
 
 # HAProxy has a fixed origin, and its clients cannot use CONNECT.
@@ -147,13 +135,12 @@ backend origin
 
 def _start_haproxy(setup: PeerSetup) -> Program:
     argv = ["haproxy", "-db", "-f", str(setup.write("haproxy.cfg", _HAPROXY))]
-    # For MPTCP clients, all TCP sockets of HAProxy or nginx are wrapped, even the outgoing ones.
-    return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
+    return setup.start(argv, wrapped=setup.multipath)
 
 
-# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
-# At its start, nginx creates the directories of temporary files; by default, those of the installed nginx.
-# proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
+# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; its location is /.
+# At its start, nginx creates the directories of temporary files. By default, these belong to the installed nginx.
+# proxy_max_temp_file_size 0: by default, nginx stores data for a slow client in a file. Other proxies do not.
 _NGINX = """\
 daemon off;
 user root;
@@ -193,36 +180,30 @@ http {{
 
 
 def nginx_features(build: str) -> tuple[bool, bool]:
-    """Return whether nginx listens by MPTCP, and whether it supports CONNECT. *build* is the output of ``nginx -V``."""
+    """Return whether nginx can listen with MPTCP, and whether it supports CONNECT. *build*: output of ``nginx -V``."""
     found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
     version = tuple(map(int, found.groups())) if found else (0, 0, 0)
     return version >= (1, 29, 7), version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
 
 
 def _start_nginx(setup: PeerSetup, listens: bool, tunnels: bool) -> Program:
-    template = _NGINX.replace("MULTIPATH", " multipath" if listens else "")
-    config = setup.write(
-        "nginx.conf", template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" if tunnels else "")
-    )
+    template = _NGINX.replace("MULTIPATH", " multipath" * listens)
+    config = setup.write("nginx.conf", template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" * tunnels))
     argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)]
-    return setup.started(mptcp_command(argv) if setup.multipath and not listens else argv, "nginx")
+    return setup.start(argv, wrapped=setup.multipath and not listens)
 
 
 def _start_splice(setup: PeerSetup) -> Program:
-    """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
-    return setup.started([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
+    """Start ``native/splice_relay.c``, which only copies data. It shows the upper limit of speed."""
+    return setup.start([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"])
 
 
 @cache
 def peers() -> Mapping[str, Peer]:
     """Return all proxies by name. The features of nginx depend on the installed version."""
     listens, tunnels = nginx_features(_output("nginx", "-V"))
-    rebuilt = REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to a Squid that ./run squid built)"
     return {
         "ours": Peer("squid", _start_ours),
-        # With the host's congestion control towards clients, instead of BBR.
-        "ours-keep": Peer("squid", partial(_start_ours, control="keep")),
-        "ours-rebuilt": Peer(rebuilt, partial(_start_ours, program=REBUILT_SQUID)),
         "squid": Peer("squid", _start_squid, multipath=False),
         "haproxy": Peer("haproxy", _start_haproxy, tunnels=False),
         "nginx": Peer("nginx", partial(_start_nginx, listens=listens, tunnels=tunnels), tunnels),

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kill -9 and restart during a transfer. Also SIGTERM, and clean-up after a crash, during a transfer.
+"""What remains after the throttler's end during a download: by kill -9 with a restart or a clean-up, and by SIGTERM.
 
-This runs with each netfilter adapter that this kernel offers, during downloads through the proxy, with conf/policy.yaml
-and two more rules. One rule steers other clients by order, so that the throttler sets sysctls. The other caps uploads,
-so that it creates an IFB device. A run counts only if the start changes every part in ``CHANGED_PARTS``, because
-restoring can only be checked for what the start changes.
+Each netfilter adapter that this kernel offers is measured, with conf/policy.yaml and two more rules. One rule steers
+other clients by order, so that the throttler sets sysctls. The other caps uploads, so that it creates an IFB device. A
+run counts only if the start changes every part in ``CHANGED_PARTS``, because otherwise the run cannot show that the
+part is restored.
 
 - After kill -9, the keeper restores the sysctls at once. Everything else stays, and the caps are in force while no
   throttler runs. A new throttler adopts them: the same classes for the same subflows, the same entries and classes in
   the kernel. The traffic never exceeds the cap, and goodput has no gap.
-- The throttler is ended by SIGTERM under a cap; later it is killed under a cap, and ``mptcp-throttler cleanup`` runs.
-  Each time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files must be
-  the same as before the first start, at once or, for processes and files after SIGTERM, at the end of the download.
+- The throttler gets SIGTERM under a cap. Later it is killed under a cap, and ``mptcp-throttler cleanup`` runs. Each
+  time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files must be the
+  same as before the first start: processes and files after SIGTERM at the end of the download, all others at once.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from ruamel.yaml import YAML
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, Process, Testbed, TestbedError, services
@@ -44,22 +41,18 @@ from .scenario import Scenario
 from .setup import BACKENDS, FILE_SIZE, lacking
 
 SETTLE_SECONDS, BEFORE_SECONDS, DOWN_SECONDS, AFTER_SECONDS = 5.0, 2.0, 2.0, 4.0
-"""Seconds of the download until it is steady, before the kill, without a throttler, and after the restart."""
+"""Seconds of the download: until it is steady, from then to the kill, without a throttler, and after the restart."""
 DROP_TIMEOUT = 90.0
 """Seconds until the proxy has dropped the connections of a client that vanished. It retransmits for a minute."""
-RULES = (
-    {
-        "name": "others-in-order",
-        "when": {"clients": ["192.0.2.0/24"]},
-        "steer": {"mode": "waterfall", "order": ["wifi", "ethernet"]},
-    },
-    {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
-)
-"""Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
+RULES = """
+  - {name: others-in-order, when: {clients: [192.0.2.0/24]}, steer: {mode: waterfall, order: [wifi, ethernet]}}
+  - {name: uploads, paths: [wifi], direction: up, throttle: {rate: 10 Mbit/s}}
+"""
+"""Rules that are appended to conf/policy.yaml. Neither matches the download, so its rates do not change."""
 PROCESS_PARTS = (dumps.PROCESSES, dumps.BPF, dumps.FILES)
-"""The parts of ``whole_state`` that ``kernel_state`` lacks."""
+"""The dumps of ``whole_state`` that ``kernel_state`` lacks."""
 CHANGED_PARTS = (dumps.SYSCTLS, dumps.LINKS, dumps.QDISCS, dumps.CLASSES, "nft list ruleset", *PROCESS_PARTS)
-"""The parts of the state that every start changes."""
+"""The dumps that every start of the throttler changes."""
 MAX_GAP_SECONDS = 0.25
 """Maximum seconds for which goodput may be below half of the steady rate: two and a half samples."""
 WINDOW_SECONDS = 0.5
@@ -70,7 +63,7 @@ before the start."""
 MIN_RATE, MAX_RATE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a cap, a link, or the earlier goodput."""
 MIN_CAP_USE = 0.9
-"""Minimum rate, as a share of a cap. Senders use a cap to varying degrees: 0.94 was observed before the kill."""
+"""Minimum rate of a capped path, as a share of its cap. Senders use a cap to varying degrees: 0.94 was observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,43 +72,44 @@ class Settings:
 
 
 def _cap_share(heading: str, least: float | None = MIN_CAP_USE) -> Any:
+    """Return a field for Ethernet's rate as a share of its cap."""
     return figure(f"Ethernet / its cap, {heading}", least=least, most=MAX_RATE, digits=3)
 
 
-def _lines(heading: str) -> Any:
+def _no_lines(heading: str) -> Any:
+    """Return a field for lines of dumps, of which there must be none."""
     return figure(heading, most=0, digits=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run with one adapter. The lines are those that differ between two dumps."""
+    """The measurements of one run. Lines are those that differ between two dumps."""
 
     wifi_before: float = figure("Wi-Fi / its link, before", least=MIN_RATE, most=MAX_RATE, digits=3)
     ethernet_before: float = _cap_share("before")
     ethernet_killed: float = _cap_share("without a throttler")
     ethernet_after: float = _cap_share("after")
-    # The time from the end of a throttler to the next start is too short for a mean.
+    # The greatest rate, because a mean would hide a cap that is missing for a moment.
     greatest: float = _cap_share(f"greatest over {WINDOW_SECONDS:g} s from the kill to the end", None)
     goodput: float = figure("goodput after / before", least=MIN_RATE, digits=3)
     gap: float = figure("longest gap in goodput", most=MAX_GAP_SECONDS, unit=" s", digits=3)
     restored: float = figure("kill -9 until the sysctls are restored", unit=" s", most=MAX_RESTORE_SECONDS)
     same_caps: float = figure("restart until the same subflows have the same caps", unit=" s", most=RESTART_TIMEOUT)
     exit_code: float = figure("exit code after SIGTERM", least=0, most=0, digits=0)
-    after_kill: tuple[str, ...] = _lines("lines changed by kill -9, without sysctls")
-    after_restart: tuple[str, ...] = _lines("lines changed by the restart")
-    at_stop: tuple[str, ...] = _lines("SIGTERM during a download: lines that differ, without processes and files")
-    after_stop: tuple[str, ...] = _lines("SIGTERM, after the download: lines that differ")
-    after_cleanup: tuple[str, ...] = _lines("cleanup after kill -9, during a download: lines that differ")
+    after_kill: tuple[str, ...] = _no_lines("lines changed by kill -9, without sysctls")
+    after_restart: tuple[str, ...] = _no_lines("lines changed by the restart")
+    at_stop: tuple[str, ...] = _no_lines("SIGTERM during a download: lines that differ, without processes and files")
+    after_stop: tuple[str, ...] = _no_lines("SIGTERM, after the download: lines that differ")
+    after_cleanup: tuple[str, ...] = _no_lines("cleanup after kill -9, during a download: lines that differ")
 
 
 def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
-    """Start, kill, restart, stop, start, kill, clean up, and compare the kernel's state after each step."""
+    """Start, kill, restart, stop, start, kill and clean up. Compare the state of the host after each step."""
     node = testbed["proxy"]
     origin = services.start_origin(testbed["origin"], {"file": FILE_SIZE})
     proxy = services.start_proxy(node)
-    config = services.write_throttler_config(
-        node, node.write("policy.yaml", _policy()), settings={"netfilter": turn.cell}
-    )
+    policy = node.write("policy.yaml", POLICY.read_text() + RULES)
+    config = services.write_throttler_config(node, policy, settings={"netfilter": turn.cell})
     state = partial(dumps.whole_state, node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]))
     before = state()
     with Recorder(testbed["client"], DEVICES) as recorder:
@@ -183,14 +177,8 @@ def _seconds_until(is_reached: Callable[[], bool], timeout: float) -> float:
     return time.monotonic() - begin
 
 
-def _policy() -> str:
-    """Return conf/policy.yaml with the additional ``RULES``, as JSON, which is valid YAML."""
-    shipped = YAML(typ="safe").load(POLICY.read_text())
-    return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
-
-
 def _download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder, throttler: Throttler) -> Process:
-    """Start a download and return it when it is steady. Raises TestbedError without both paths, or without a cap."""
+    """Start a download; return it when it is steady. Raises TestbedError if it lacks a path or a cap."""
     added = Added(testbed["client"], testbed["proxy"])
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
@@ -203,7 +191,7 @@ def _download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder
 
 
 def _pause(client: Process, recorder: Recorder, seconds: float) -> None:
-    """Wait for *seconds*. Raises TestbedError if the download ends early."""
+    """Wait for *seconds*. Raises TestbedError if the download has ended."""
     recorder.wait(recorder.now + seconds)
     if not client.running:
         raise TestbedError(f"the download ended early with {client.returncode}{client.tail()}")
@@ -218,10 +206,10 @@ def _caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 def shares_of(
     samples: Sequence[Sample], killed: float, restarted: float, in_force: float, end: float, cap: int
 ) -> dict[str, float]:
-    """Return the rates of :class:`Measurement` as shares of *cap*, Ethernet's, and of Wi-Fi's link.
+    """Return the shares and the gap of :class:`Measurement`. *cap* is Ethernet's cap in bits/s.
 
-    All times are on the clock of *samples*. From *in_force* on, after the restart, the caps must hold again. Raises
-    ValueError if there are too few samples.
+    All times are on the clock of *samples*: of the kill, of the restart, from which on the caps must hold again
+    (*in_force*), and of the end. Raises ValueError if there are too few samples.
     """
     ethernet, wifi = DEVICES
     before = {device: mean_rate(samples, device, killed - BEFORE_SECONDS, killed) for device in DEVICES}
@@ -240,13 +228,12 @@ def shares_of(
 
 SCENARIO = Scenario(
     settings=Settings,
-    # Whichever adapter downloads use, uploads are shaped by nftables on ingress and an IFB device.
+    # Whichever adapter is used for downloads, uploads need nftables on ingress and an IFB device.
     needs=(
         "root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "wget", "mptcpize", "nftables", "nft-ingress",
         "ifb", "bpf-pacing",
     ),
     cells=lambda chosen: chosen.netfilter,
-    runs=lambda chosen, cell, variant: 1,
     attempts=1,
     skip_reason=lacking,
     bed=lambda chosen, cells, seed: Testbed(TWO_PATHS),

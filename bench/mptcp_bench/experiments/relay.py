@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cost of a byte and of a request in a proxy: ours, Squid, HAProxy and nginx, alternating in one run.
 
-The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
-connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
-TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured.
-Each round has a random order. The main figure is the processor time of all processes of the proxy: seconds for 10^9
-bytes or µs for a request, as the median of the rounds with its 95 % interval. The columns */ direct* have
-rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
-router and client; with ``processors=apart`` it has its own processor.
+The tasks are: downloads of large files, by GET and through tunnels (CONNECT); and small requests over persistent
+connections, as fast as the proxy answers. The clients use TCP, or Multipath TCP with one subflow or two. Each proxy is
+freshly started, and no other proxy runs while it is measured. Each round has a random order. The main figure is the
+processor time of all processes of the proxy: seconds for 10^9 bytes or µs for a request, as the median of the rounds
+with its 95 % interval. The columns */ direct* have rates, as a multiple of the rate without a proxy. If a proxy shares
+its processors, it also pays for the kernels of router and client; with ``processors=apart`` it has its own processor.
 
 The clients are ``native/relay_load.c``. Among Debian's load generators, wrk does not support tunnels, ab uses
 HTTP/1.0, and h2load and hey do not use a tunnel for a second request.
@@ -30,19 +29,16 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, TRANSFERS, Cell, Outcome, Setting
+from .relay_judging import BULK, CLIENTS, DIRECT, PROXIES, TASKS, Cell, Outcome, Setting
 from .scenario import Scenario
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
+SLOW_RATES = (200_000_000, 100_000_000)
+"""Rates of both paths in bits/s if the paths are to be the bottleneck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
-    offloads: tuple[str, ...] = parameter(
-        "segmentation and receive offloads of the links: off, on, or both", "off", words("off", "on")
-    )
     processors: tuple[str, ...] = parameter(
         "processors of the proxy: shared, apart (one of its own, which receives its packets), or both",
         "shared,apart", words("shared", "apart"), quick="shared",
@@ -57,31 +53,25 @@ class Settings:
     clients: tuple[str, ...] = parameter(
         "protocol of the clients, with the number of subflows", ",".join(CLIENTS), words(*CLIENTS)
     )
-    tasks: tuple[str, ...] = parameter("tasks to measure", ",".join(TASKS), words(*TASKS))
     runs: int = parameter("number of rounds", "6", whole(), quick="2")
     seconds: float = parameter("duration of each measurement, seconds", "2", number(), quick="0.5")
-    hold: int = parameter("number of idle connections whose memory is measured", "400", whole(), quick="100")
 
 
 def cells(chosen: Settings) -> list[Cell]:
     """Return the cells to measure: each proxy with each kind of client that it accepts, and TCP without a proxy."""
-    ways: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
+    tasks: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
     for proxy, client in product((name for name in chosen.proxies if name != DIRECT), chosen.clients):
         if client == "tcp" or peers()[proxy].multipath:
-            ways[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
-    settings = [
-        Setting(offloads == "on", processors == "apart", links == "slow")
-        for offloads, processors, links in product(chosen.offloads, chosen.processors, chosen.links)
+            tasks[proxy, client] = TASKS if peers()[proxy].tunnels else ("get", "requests")
+    return [
+        Cell(*proxy_and_client, Setting(processors == "apart", links == "slow"), cell_tasks)
+        for processors, links in product(chosen.processors, chosen.links)
+        for proxy_and_client, cell_tasks in tasks.items()
     ]
-    cells = [
-        Cell(*way, setting, tuple(task for task in tasks if task in chosen.tasks))
-        for setting in settings
-        for way, tasks in ways.items()
-    ]
-    return [cell for cell in cells if cell.tasks]
 
 
 def lacking(cell: Cell) -> str | None:
+    """Return why this host cannot measure *cell*; None if it can."""
     if cell.setting.own_processor and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have its own processor, and this machine has one processor"
     return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
@@ -91,49 +81,36 @@ def lacking(cell: Cell) -> str | None:
 def relay_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     """Yield the testbed of one setting."""
     setting = cells[0].setting
-    rates = judging.SLOW_RATES if setting.slow else (None, None)
-    with Testbed(paths(rates, offloads=setting.offloads, name="relay"), seed=seed) as testbed:
-        yield Bed.on(testbed, chosen.seconds, FILES, setting, chosen.hold)
+    with Testbed(paths(SLOW_RATES if setting.slow else (None, None), name="relay"), seed=seed) as testbed:
+        yield Bed.on(testbed, chosen.seconds, FILES, setting)
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Outcome]:
-    """Measure all transfers of a cell through one proxy, and the memory of each kind of connection with a new one."""
-    cell, outcomes = turn.cell, {}
-    with bed.running(cell) as process:
-        for task in (each for each in cell.tasks if each not in IDLE):
-            outcomes[task] = transfer(bed, cell, task, process)
-    for task in (each for each in cell.tasks if each in IDLE):
-        with bed.running(cell) as process:
-            assert process is not None, "without a proxy there is no memory of one"
-            kilobytes, failures = bed.idle_kilobytes(cell, task, process)
-            outcomes[task] = Outcome(judging.positive_or_nan(kilobytes), failures=failures)
-    return outcomes
+    """Measure all tasks of a cell through one proxy, or without one."""
+    with bed.running(turn.cell) as process:
+        return {task: transfer(bed, turn.cell, task, process) for task in turn.cell.tasks}
 
 
 def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Outcome:
     """Measure bulk transfers or small requests, through a proxy that runs or without one."""
     count, file = (BULK_CONNECTIONS, LARGE) if task in BULK else (REQUEST_CONNECTIONS, SMALL)
 
-    def processor() -> float:
+    def processor_seconds() -> float:
         return 0.0 if process is None else tree_seconds(process.pid)
 
     with bed.clients(cell, task, count, file) as (load, check):
         time.sleep(WARM_UP_SECONDS)
         check(count)
-        start, before, spent = time.monotonic(), load.read(), processor()
+        start, before, spent = time.monotonic(), load.read(), processor_seconds()
         time.sleep(bed.seconds)
-        seconds, after, spent = time.monotonic() - start, load.read(), processor() - spent
+        seconds, after, spent = time.monotonic() - start, load.read(), processor_seconds() - spent
     octets, answers = after.octets - before.octets, after.answers - before.answers
     cost = judging.cost(task, spent, octets, answers) if process else None
     return Outcome(cost, (octets if task in BULK else answers) / seconds, after.failures)
 
 
 Values = Callable[[Row[Cell, Outcome]], Sequence[float]]
-LABELS = (
-    ("proxy", lambda row: row.cell.proxy),
-    ("client", lambda row: row.cell.client),
-    ("setting", lambda row: str(row.cell.setting)),
-)
+PROXY = ("proxy", lambda row: row.cell.proxy)
 
 
 def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Outcome]:
@@ -145,22 +122,17 @@ def _cost(task: str) -> Values:
     return lambda row: [each.cost for each in row.other_runs(part=task) if each.cost is not None]
 
 
-def _of_direct(task: str) -> Values:
-    return lambda row: judging.of_direct(row.results, row.cell, task)
+def _share_of_direct(task: str) -> Values:
+    return lambda row: judging.shares_of_direct(row.results, row.cell, task)
 
 
-def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Outcome]) -> Table[Cell, Outcome]:
-    """Return a table with a row for each cell in which one of *tasks* is measured."""
-
-    def of(row: Row[Cell, Outcome]) -> bool:
-        return row.part == next((task for task in row.cell.tasks if task in tasks), None)
-
-    return Table(title, columns, LABELS, of=of, wrapped=("setting",))
+def _is_first_of_cell(row: Row[Cell, Outcome]) -> bool:
+    return row.part == row.cell.tasks[0]
 
 
 def _is_first_of_proxy(row: Row[Cell, Outcome]) -> bool:
     first = next(cell for cell in row.results.cells if cell.proxy == row.cell.proxy)
-    return row.cell.proxy != DIRECT and (row.cell, row.part) == (first, first.tasks[0])
+    return row.cell.proxy != DIRECT and row.cell == first and _is_first_of_cell(row)
 
 
 SCENARIO = Scenario(
@@ -170,21 +142,21 @@ SCENARIO = Scenario(
     bed=relay_bed,
     measure=measure,
     tables=(
-        _table(
-            "Cost", TRANSFERS,
-            _column("GET s/GB", _cost("get"), 2),
-            _column("CONNECT s/GB", _cost("connect"), 2),
-            _column("µs/request", _cost("requests")),
-            _column("GET / direct", _of_direct("get"), 2),
-            _column("CONNECT / direct", _of_direct("connect"), 2),
-            _column("requests / direct", _of_direct("requests"), 2),
-        ),
-        _table(
-            "Memory of a connection in kB", IDLE,
-            _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
+        Table(
+            "Cost",
+            (
+                _column("GET s/GB", _cost("get"), 2),
+                _column("CONNECT s/GB", _cost("connect"), 2),
+                _column("µs/request", _cost("requests")),
+                _column("GET / direct", _share_of_direct("get"), 2),
+                _column("CONNECT / direct", _share_of_direct("connect"), 2),
+                _column("requests / direct", _share_of_direct("requests"), 2),
+            ),
+            (PROXY, ("client", lambda row: row.cell.client), ("setting", lambda row: str(row.cell.setting))),
+            of=_is_first_of_cell, wrapped=("setting",),
         ),
         Table(
-            "Proxies as installed", (), (LABELS[0], ("version", lambda row: peers()[row.cell.proxy].version())),
+            "Proxies as installed", (), (PROXY, ("version", lambda row: peers()[row.cell.proxy].version())),
             of=_is_first_of_proxy,
         ),
     ),

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiments ``relay`` and ``mimbox-…``: one freshly started proxy at a time, and its clients.
 
-Client, core, proxy and origin are namespaces of one machine. A veth pair delivers packets in the sender's context, so a
-proxy's processor time includes the delivery to the client, unless it has its own processor (``own_processor``).
-Memory is measured for a proxy that has not served anything before.
+Client, core, proxy and origin are namespaces of one machine, whose kernel receives a packet in the sender's context. So
+a proxy's processor time includes the delivery of its packets to clients and origin, unless the proxy has its own
+processor. In that case, receive packet steering (RPS, Linux: Documentation/networking/scaling.rst) moves this delivery
+to the other processors, and the delivery of packets to the proxy to the proxy's processor.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,9 @@ from mptcp_lab.testbed import Program, Testbed, TestbedError
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, start_origin, wait_until
 from mptcp_lab.testbed.transfer import Added
 
-from .own_processor import Shares, running_on, shares_of_this_machine, steer
 from .peers import PeerSetup, peers
 from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, protocol_error
-from .relay_load import TIMEOUT, Load, build, kernel_memory, requesting, user_memory
+from .relay_load import TIMEOUT, Load, build, requesting
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
@@ -32,8 +32,8 @@ MULTIPATH_PORT = 8080
 """Port of the origin that accepts MPTCP, if the testbed has one."""
 WARM_UP_SECONDS = 0.4
 """Time from the last connection's handshake to the start of a measurement, in which the congestion windows grow."""
-SETTLE_SECONDS = 1.0
-"""Time until the kernel has freed earlier connections and updated its counters of slabs."""
+_STEER = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
+"""Shell script: the kernel shall receive packets on the processors of the mask $0, in words of 32 bits."""
 
 Check = Callable[[int], None]
 """Raises TestbedError if the kernel did not accept this number of connections of the clients' kind."""
@@ -41,38 +41,34 @@ Check = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """A testbed with its origin."""
+    """A testbed with its origin, *web*."""
 
     testbed: Testbed
     seconds: float
     """Seconds for which a transfer is measured."""
     web: Origin
-    idle_count: int
-    """Number of idle connections whose memory is measured."""
-    shares: Shares
+    proxy_processors: Collection[int]
+    other_processors: Collection[int]
+    """The processors of all programs except the proxy."""
 
     @classmethod
-    def on(
-        cls,
-        testbed: Testbed,
-        seconds: float,
-        files: Mapping[str, int] = FILES,
-        setting: Setting = BASE,
-        idle_count: int = 0,
-    ) -> Self:
+    def on(cls, testbed: Testbed, seconds: float, files: Mapping[str, int] = FILES, setting: Setting = BASE) -> Self:
         """Start the origin on *testbed*, and build the programs."""
         build("relay_load", testbed["client"])
         build("splice_relay", testbed["proxy"])
-        shares = Shares()
+        proxy = others = os.sched_getaffinity(0)
         if setting.own_processor:
-            shares = shares_of_this_machine()
-            steer(testbed, shares)
-        with running_on(shares.others):
+            first, *rest = sorted(others)
+            proxy, others = {first}, set(rest)
+            for node in testbed.topology.nodes:
+                bits = sum(1 << number for number in (proxy if node.name == "proxy" else others))
+                shifts = range((bits.bit_length() - 1) // 32 * 32, -1, -32)
+                mask = ",".join(f"{bits >> shift & 0xFFFFFFFF:08x}" for shift in shifts)
+                # The masks vanish with the namespace.
+                testbed[node.name].run(["sh", "-ec", _STEER, mask])
+        with running_on(others):
             web = start_origin(testbed["origin"], files)
-        return cls(testbed, seconds, web, idle_count, shares)
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
+        return cls(testbed, seconds, web, proxy, others)
 
     @property
     def origin(self) -> str:
@@ -85,13 +81,13 @@ class Bed:
             yield None
             return
         host = self.testbed["proxy"]
-        # Wait, because the threads of the killed proxy end one after the other.
+        # The threads of a killed proxy end one after the other.
         listeners = ["ss", "-tlnH", "sport", "=", f":{PROXY_PORT}"]
         wait_until(lambda: not host.run(listeners).stdout, f"the port of {cell.proxy} is free", timeout=TIMEOUT)
         directory = Path(mkdtemp(prefix=f"{cell.proxy}-", dir=host.directory))
         directory.chmod(0o755)
         setup = PeerSetup(host, directory, self.origin, bool(CLIENTS[cell.client]), extra_config)
-        with running_on(self.shares.proxy):
+        with running_on(self.proxy_processors):
             process = peers()[cell.proxy].start(setup)
         try:
             yield process
@@ -102,10 +98,10 @@ class Bed:
     def clients(
         self, cell: Cell, task: str, count: int, file: str, *, requests: int = -1, close: bool = False
     ) -> Iterator[tuple[Load, Check]]:
-        """Start *count* clients of *cell*'s kind that request *file*, *requests* times each, with the method of *task*.
+        """Start *count* clients of *cell*'s kind, each of which requests *file* *requests* times (-1: no limit).
 
-        With *close*, the server closes each connection after its answer, and the client opens a new one. Yield when all
-        connections and their second subflows are established; also yield a check of the accepted connections.
+        With *close*, the server closes each connection after its answer, and the client opens a new one. Yield the
+        clients when all connections and their second subflows are established, and a check of these connections.
         """
         direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
         host, target = self.origin, f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
@@ -117,6 +113,7 @@ class Bed:
         counters = Added(server)
 
         def accepted() -> tuple[int, int]:
+            """Return the number of MPTCP connections and of joins that the server accepted."""
             [added] = counters.read()
             return added.get("MPTcpExtMPCapableACKRX", 0), added.get("MPTcpExtMPJoinAckRx", 0)
 
@@ -126,7 +123,7 @@ class Bed:
 
         with (
             one_subflow(self.testbed) if subflows == 1 else nullcontext(),
-            running_on(self.shares.others),
+            running_on(self.other_processors),
             requesting(
                 self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(), port,
                 count, requests, request, connect if tunnel and not direct else "",
@@ -137,15 +134,13 @@ class Bed:
             load.wait(lambda counters: accepted()[1] >= joins, f"{cell}: {joins} second subflows joined")
             yield load, check
 
-    def idle_kilobytes(self, cell: Cell, task: str, process: Program) -> tuple[float, int]:
-        """Return the memory of an idle connection or tunnel in a new proxy, *process*, and the number of failures."""
-        count, requests = self.idle_count, 1 if task == "idle-get" else 0
-        time.sleep(SETTLE_SECONDS)
-        user, kernel = user_memory(process.pid), kernel_memory()
-        with self.clients(cell, task, count, SMALL, requests=requests) as (load, check):
-            load.wait(lambda counters: counters.finished == count, f"{cell}: {count} connections are idle")
-            time.sleep(SETTLE_SECONDS)
-            check(count)
-            user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
-            # The two ends of each connection have the same structures in this kernel. Only one of them is the proxy's.
-            return (user + kernel / 2) / count / 1e3, load.read().failures
+
+@contextmanager
+def running_on(processors: Collection[int]) -> Iterator[None]:
+    """Restrict the programs that this thread starts during the scope to *processors*."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

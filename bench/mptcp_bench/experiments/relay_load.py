@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Clients that send requests continuously: the program ``native/relay_load.c`` while it runs, and its counters."""
+"""Clients that send requests continuously (``native/relay_load.c``), their counters, and the memory of a proxy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import mmap
 import re
 import struct
 import tempfile
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import accumulate
 from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
+
+import numpy as np
 
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
@@ -25,12 +25,12 @@ STEPS = 32
 """Buckets of the histogram of latencies for each power of two."""
 BUCKETS = 60 * STEPS
 TIMEOUT = 60.0
-"""Maximum seconds until a killed proxy has ended, all connections are open, or all second subflows have joined."""
-_COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
+"""Maximum seconds until a killed proxy has ended, or all connections and their second subflows are established."""
+_COUNTERS = struct.Struct(f"={5 + BUCKETS}Q")
 
 
 def build(name: str, host: LiveNode) -> Path:
-    """Compile ``native/NAME.c`` once into the directory of *host*. Return the program."""
+    """Compile ``native/NAME.c`` into the directory of *host*, if this was not done before. Return the program."""
     program = host.directory / name
     if not program.exists():
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
@@ -39,19 +39,17 @@ def build(name: str, host: LiveNode) -> Path:
 
 
 def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
+    """Return percentiles, in seconds, of a histogram of latencies; infinity if the histogram is empty.
 
     A percentile is the middle of the first bucket at which the cumulative share is reached. The width of a bucket is at
-    most 1/32 of the value.
+    most 1/32 of its values.
     """
-
-    def middle(bucket: int) -> float:
-        shift = max(0, bucket // STEPS - 1)
-        return (bucket - shift * STEPS + 0.5) * (1 << shift) / 1e9
-
-    sums = list(accumulate(counts))
-    ranks = [max(1, sums[-1] * percent / 100) for percent in percents]
-    return tuple(middle(bisect_left(sums, rank)) if sums[-1] else inf for rank in ranks)
+    sums = np.cumsum(counts)
+    if not sums[-1]:
+        return (inf,) * len(percents)
+    buckets = np.searchsorted(sums, np.maximum(1, sums[-1] * np.array(percents) / 100))
+    shifts = np.maximum(0, buckets // STEPS - 1)
+    return tuple((buckets - shifts * STEPS + 0.5) * 2.0**shifts / 1e9)
 
 
 class Counters(NamedTuple):
@@ -61,21 +59,20 @@ class Counters(NamedTuple):
     answers: int
     failures: int
     opened: int
-    finished: int
-    """Number of open connections whose requests are all answered."""
     answered: int
     """Number of open connections that have had an answer."""
     latency: tuple[int, ...]
+    """Number of answers in each bucket of the histogram."""
 
     @classmethod
     def parse(cls, data: mmap.mmap | bytes) -> Self:
-        """Read the counters from the memory that the program maps."""
-        octets, answers, failures, opened, finished, answered, *latency = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, finished, answered, tuple(latency))
+        """Read the counters from the memory that the program shares."""
+        octets, answers, failures, opened, answered, *latency = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, answered, tuple(latency))
 
 
 class Load:
-    """The program with the clients, while it runs."""
+    """The running program with the clients."""
 
     def __init__(self, process: Process, data: mmap.mmap | bytes) -> None:
         self.process = process
@@ -87,46 +84,32 @@ class Load:
         return Counters.parse(self._data)
 
     def wait(self, condition: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *condition* is true. A TestbedError includes the first error that the program printed."""
+        """Wait until *condition* is true. Raises TestbedError with the program's errors if this takes too long."""
         wait_until(lambda: condition(self.read()), what, timeout=TIMEOUT, process=self.process)
 
 
 @contextmanager
 def requesting(
-    client: LiveNode,
-    protocol: str,
-    address: str,
-    port: int,
-    count: int,
-    requests: int,
-    request: str,
+    client: LiveNode, protocol: str, address: str, port: int, count: int, requests: int, request: str,
     preamble: str = "",
-) -> Iterator[Load]:
+) -> Iterator[Load]:  # fmt: skip
     """Start *count* connections from *client* that send *request*, *requests* times each (-1: no limit).
 
     *protocol* is ``tcp`` or ``mptcp``. Each connection first sends *preamble*.
     """
-    descriptor, name = tempfile.mkstemp(dir=client.directory, prefix="load-")
-    path = Path(name)
-    path.write_bytes(bytes(_COUNTERS.size))
-    argv = [
-        str(build("relay_load", client)), str(path), protocol, address, str(port),
-        str(count), str(requests), preamble, request,
-    ]  # fmt: skip
-    with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
-        process = client.popen(argv, name="load")
-        try:
+    program = str(build("relay_load", client))
+    with tempfile.NamedTemporaryFile(dir=client.directory, prefix="load-") as file:
+        file.truncate(_COUNTERS.size)
+        argv = [program, file.name, protocol, address, str(port), str(count), str(requests), preamble, request]
+        with mmap.mmap(file.fileno(), _COUNTERS.size) as data, client.running(argv, name="load") as process:
             yield Load(process, data)
-        finally:
-            process.kill()
-            path.unlink()
 
 
 _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
 
 
 def octets(text: str, name: str) -> int:
-    """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
+    """Return the bytes of *name* in the text of smaps_rollup, proc(5). Raises ValueError if it is absent."""
     line = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not line:
         raise ValueError(f"no field {name} in the memory statistics")
@@ -134,20 +117,15 @@ def octets(text: str, name: str) -> int:
 
 
 def buffers(text: str) -> int:
-    """Return the bytes of all socket buffers in the output of ``ss -m``: received, to be sent, forward-allocated."""
-    # Forward-allocated memory may briefly be negative, which the kernel prints as a u32.
+    """Return the bytes of all socket buffers in the output of ``ss -m``: received, forward-allocated and unsent."""
+    # Forward-allocated memory may briefly be negative. The kernel prints it as an unsigned number of 32 bits.
     return sum((int(number) + 2**31) % 2**32 - 2**31 for each in _BUFFERS.findall(text) for number in each)
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:
-    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared memory once, ``Rss`` repeatedly."""
+    """Return the bytes of process *pid* and its descendants. ``Pss`` counts shared bytes only once, unlike ``Rss``."""
     total = 0
     for each in (pid, *descendants(pid)):
         with suppress(OSError, ValueError):
             total += octets(Path(f"/proc/{each}/smaps_rollup").read_text(), kind)
     return total
-
-
-def kernel_memory() -> int:
-    """Return the bytes of all slabs of this host's kernel."""
-    return octets(Path("/proc/meminfo").read_text(), "Slab")

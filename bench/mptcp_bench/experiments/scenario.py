@@ -11,9 +11,9 @@ An experiment consists of
 - *measure*: one run of one variant in a bed, which returns a measurement: a flat dataclass of numbers;
 - *tables* of ``columns``, which define texts, colours and aims; *verdicts*: further aims; *pictures*.
 
-The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
-not emulated as configured, or a run fails, the run is repeated (:class:`Attempts`). If all attempts fail, the run
-counts as missing, and misses an aim.
+The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. A run that
+fails, or in which a path was not emulated as configured, is repeated (:class:`Attempts`). If all attempts fail, the run
+is missing, and an aim is missed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
-from mptcp_lab.agent import processors
 from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.features import need
 
@@ -47,10 +46,10 @@ ATTEMPTS = 3
 
 
 class Attempts:
-    """The attempts of the runs of an experiment.
+    """The attempts of an experiment's runs.
 
-    A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be
-    the product's fault. Repeating it must not hide it, so each such repetition misses an aim.
+    If a path was not emulated as configured, the machine is the cause. Any other failure may be the product's, and must
+    not be hidden by the next attempt: an aim is that there is none.
     """
 
     def __init__(self, console: Console) -> None:
@@ -77,7 +76,7 @@ class Attempts:
         return None
 
     def added_to(self, findings: Findings) -> Findings:
-        """Return *findings* with failed measurements, repeated attempts, and the aim that nothing was repeated."""
+        """Return *findings* with the failed measurements, the repeated attempts, and the aim about them."""
         aim = Aim("attempts repeated, other than because of the emulated paths", self._faults, most=0)
         return replace(
             findings,
@@ -98,23 +97,23 @@ class Scenario(Generic[S, C, B, M]):
     bed: Callable[[S, Sequence[C], int], AbstractContextManager[B]]
     """Builds the bed for cells that share a bed, with the seed of the emulated paths."""
     measure: Callable[[B, Turn[C]], M | Mapping[str, M]]
-    """Makes a run. Returns a measurement, or its *parts* by name. Raises TestbedError or ValueError."""
+    """Makes a run. Returns its measurement, or several by the names of *parts*. Raises TestbedError or ValueError."""
     tables: Sequence[Table[C, M]]
     parts: Callable[[C], Sequence[str]] = lambda cell: ("",)
     """Names of a run's measurements, if it has several."""
     variants: Callable[[S, C], Sequence[str]] = lambda chosen, cell: ("",)
     runs: Callable[[Any, C, str], int] = lambda chosen, cell, variant: int(getattr(chosen, "runs", 1))
-    """Number of runs of a variant; usually the option ``runs``, or one run."""
+    """Number of runs of a variant: the option ``runs``; one if there is no such option."""
     shared_bed: Callable[[C], Hashable] = lambda cell: cell
-    """Cells with equal values share a bed, which is named by the value."""
+    """Returns equal values for cells that share a bed. The value is the bed's name."""
     shuffled: bool = False
-    """Whether the order within each round is random; the seed determines it."""
+    """Whether the order within each round is random. The seed determines it."""
     attempts: int = ATTEMPTS
-    """Maximum number of attempts for a run: one if a bed serves only one run."""
+    """Maximum number of attempts of a run; one if a bed can be used for only one run."""
     check_host: Callable[[S], None] = lambda chosen: None
     """Raises an error if this host lacks something that the settings require in addition to *needs*."""
     skip_reason: Callable[[C], str | None] = lambda cell: None
-    """Reason why a cell is left out on this host; None if it is measured."""
+    """Returns why a cell is left out on this host; None if it is measured."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
@@ -172,7 +171,7 @@ class Scenario(Generic[S, C, B, M]):
         listed = [turn for turn in replace(self, shuffled=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
-        numbers, before = count(1), processors.read()
+        numbers = count(1)
         for name, group in groupby(turns, lambda turn: self.shared_bed(turn.cell)):
             in_bed = list(group)
             cells = list(dict.fromkeys(turn.cell for turn in in_bed))
@@ -188,9 +187,7 @@ class Scenario(Generic[S, C, B, M]):
                 if not runs:
                     raise
                 attempts.failures.append(f"{cells[0] if len(cells) == 1 else name}: {error}")
-        usage = processors.usage(before, processors.read())
-        found = self.findings(listed, runs, notes)
-        return attempts.added_to(replace(found, data=found.data | {"processors": str(usage)}))
+        return attempts.added_to(self.findings(listed, runs, notes))
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
         """Make a run. Late packets are the cause of any failure of this run, so EmulationError has precedence."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A testbed with all services and a throttler whose policy changes, for successive transfers."""
+"""A testbed with all services, for successive transfers under policies that change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
 FILE_SIZE = 500_000_000
 """Size of a file in bytes. A client is stopped before it has transferred the whole file."""
 TRANSFER_TIMEOUT = 120
-"""Seconds after which the client stops by itself."""
+"""Time limit of a transfer in seconds."""
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 """The throttler's netfilter adapters, and the features of this host that each adapter needs."""
 
@@ -73,10 +73,6 @@ class Setup:
     @property
     def proxy(self) -> LiveNode:
         return self.testbed["proxy"]
-
-    def check_emulation(self) -> None:
-        """Raise EmulationError if the paths were not emulated as configured since the last call."""
-        self.testbed.check_emulation()
 
     def load(self, policy_text: str) -> None:
         """Write another policy and make the throttler load it now."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opens and closes tunnels under a cap for an hour, or another time: nothing grows, and no subflow is missed.
+"""Opens and closes tunnels under a cap for an hour: nothing may grow, and the throttler must miss no subflow.
 
 The crowd of the experiment ``load`` has tunnels with two subflows and replaces some of them every second. The subflows
 that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's entries.
 Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the throttler
-ends, samples are missing, which misses an aim.
+does not answer, the experiment fails.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,24 +22,13 @@ from typing import Any
 from mptcp_common.units import parse_rate
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.services import Throttler
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
 from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
-from .load_crowd import (
-    ADDRESSES,
-    CAP,
-    FULL,
-    MAX_OPEN_RATE,
-    TRICKLE,
-    Crowd,
-    remote_ends,
-    start_with,
-    two_subflows,
-    with_crowd,
-)
+from .load_crowd import ADDRESSES, CAP, FULL, MAX_OPEN_RATE, Crowd, remote_ends, start_with, two_subflows, with_crowd
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
 from .scenario import Scenario
@@ -75,10 +64,11 @@ Reading = Mapping[str, float]
 
 - *time*: seconds since the replacement of tunnels began;
 - *open*, *opened*: number of established tunnels, and of tunnels opened since the start;
-- *missed*: connections that ``status`` lacks, although they had two subflows in the kernel before and after;
-- *phantom*: connections that ``status`` shows, although the kernel had them neither before nor after;
-- *checked*, *misclassified*: connections whose entries were compared, and those with a subflow in a wrong class;
-- *ceil*: rate of the cap's class in bits/s; NaN if it does not exist."""
+- *missed*: number of connections that ``status`` lacks, although the kernel listed two subflows before and after it;
+- *phantom*: number of connections that ``status`` has, although the kernel listed them neither before nor after it;
+- *checked*, *misclassified*: number of connections whose entries were compared, and of those with a subflow in a wrong
+  class;
+- *ceil*: rate of the cap's class in bits/s; NaN if the class does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +76,7 @@ class Settings:
     minutes: float = parameter(f"duration in minutes, more than {MIN_MINUTES:g}", "60", number(MIN_MINUTES), quick="1")
     n: int = parameter("number of open tunnels", "1000", whole(), quick="50")
     churn: int = parameter("number of tunnels replaced per second", "50", whole(0), quick="5")
-    trickle: int = parameter("bytes per second to each tunnel (0: none)", str(TRICKLE), whole(0))
-    squid: int = parameter("0: use a plain listener without trickle instead of Squid", "1", whole(0, 1))
+    squid: int = parameter("0: use a plain listener, which sends no data, instead of Squid", "1", whole(0, 1))
 
     def __str__(self) -> str:
         return f"{self.n:,} tunnels for {self.minutes:g} minutes"
@@ -104,22 +93,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """The values that were measured over the whole time."""
+    """The measurements of a run."""
 
-    readings: tuple[Reading, ...] = figure(
-        "samples", least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))), digits=0
-    )
+    readings: tuple[Reading, ...] = figure("samples", digits=0)
     ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
     remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
-    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
+    """Differences of the kernel's state after SIGTERM from that before the start, and an exit code other than 0."""
 
 
 def growth(values: Sequence[float]) -> float:
-    """Return the growth of the median from the second third of *values* to the last, as a share; NaN without values."""
+    """Return the growth of the median from the second third of at least three *values* to the last, as a share."""
     third = len(values) // 3
-    if not third:
-        return math.nan
     before, after = median(values[third : 2 * third]), median(values[2 * third :])
     # Divide by at least 1, because a median can be 0.
     return (after - before) / max(before, 1.0)
@@ -127,34 +112,25 @@ def growth(values: Sequence[float]) -> float:
 
 def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cell = turn.cell
-    rate = max(MAX_OPEN_RATE, 3 * cell.churn)
-    crowd = Crowd.start(testbed, rate=rate, trickle=cell.trickle, squid=bool(cell.squid))
+    crowd = Crowd.start(testbed, rate=max(MAX_OPEN_RATE, 3 * cell.churn), squid=bool(cell.squid))
     before = crowd.state()
     throttler = start_with(testbed["proxy"], FULL)
     pid = throttler.process.pid
     crowd.keep_open(cell.n)
     ended, seconds_before, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
     crowd.replace_per_second(cell.churn)
-    readings = tuple(_readings(crowd, throttler, cell))
+    readings = []
+    for sample in range(1, cell.samples + 1):
+        time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
+        readings.append({"time": time.monotonic() - begin, **_reading(crowd, throttler)})
     cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
     crowd.replace_per_second(0)
     ended = crowd.client.read().ended - ended
-    return Soak(readings, ended, cores, crowd.remnants(before, throttler))
-
-
-def _readings(crowd: Crowd, throttler: Throttler, cell: Settings) -> Iterator[Reading]:
-    """Yield a reading at each interval; none while the throttler does not answer."""
-    begin = time.monotonic()
-    for sample in range(1, cell.samples + 1):
-        time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
-        with suppress(TestbedError, ValueError, OSError):
-            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler)}
-        if not throttler.process.running:
-            return
+    return Soak(tuple(readings), ended, cores, crowd.remnants(before, throttler))
 
 
 def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
-    """Return a reading without its time. Raises TestbedError, ValueError or OSError without a throttler."""
+    """Return a reading without its time. Raises TestbedError or ValueError if the throttler does not answer."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
     before = two_subflows(crowd.list_subflows())
     time.sleep(MIN_AGE_SECONDS)
@@ -190,8 +166,8 @@ def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
 def ceilings(classes: str) -> dict[str, float]:
     """Return the classes in tc(8)'s output that may be the crowd's cap, with their ceilings in bits/s.
 
-    The cap's class has less than the cap while it repays an overshoot. Other classes have more, except 5 Mbit/s for the
-    client's cap.
+    The cap's class has less than the cap while it repays an overshoot. Other classes have more, except the client's
+    cap, which has 5 Mbit/s.
     """
     by_class = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in by_class.items() if 0.1 * CAP <= ceil <= CAP}
@@ -202,7 +178,8 @@ def misplaced(
 ) -> int:
     """Return how many *checked* connections have a subflow whose class contradicts the policy.
 
-    *subflows* has each subflow's remote end by token, *entries* the class of each remote end. *cap* is the cap's class.
+    *checked* are tokens. *subflows* has the remote ends of each connection's subflows by token, and *entries* the class
+    of each remote end. *cap* is the cap's class.
     """
     return sum(
         any((entries.get(end) == cap) is not end.startswith(CAPPED_PREFIX) for end in subflows[token])
@@ -211,10 +188,10 @@ def misplaced(
 
 
 def descriptors(pid: int) -> int:
-    """Return the number of open files of process *pid* and its descendants. Raises OSError if it has ended."""
-    count = len(os.listdir(f"/proc/{pid}/fd"))
-    for each in descendants(pid):
-        with suppress(OSError):
+    """Return the number of open files of process *pid* and its descendants."""
+    count = 0
+    for each in (pid, *descendants(pid)):
+        with suppress(OSError):  # the process may have ended
             count += len(os.listdir(f"/proc/{each}/fd"))
     return count
 
@@ -223,19 +200,19 @@ def _bpf_bytes(pid: int) -> int:
     """Return the bytes of all BPF maps and programs that process *pid* holds, from /proc/PID/fdinfo, proc(5)."""
     octets = 0
     for each in Path(f"/proc/{pid}/fdinfo").iterdir():
-        # The process may have closed the descriptor.
-        with suppress(OSError):
+        with suppress(OSError):  # the process may have closed the descriptor
             octets += sum(map(int, _MEMLOCK.findall(each.read_text())))
     return octets
 
 
 def _sample_values(row: Row[Settings, Soak], name: str) -> list[float]:
+    """Return the value *name* of all samples."""
     return [reading[name] for soak in row.measured for reading in soak.readings]
 
 
 def _replacement_rates(row: Row[Settings, Soak]) -> list[float]:
     """Return the number of tunnels replaced per second between the first sample and the last."""
-    ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured if soak.readings[1:]]
+    ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured]
     return [(last["opened"] - first["opened"]) / (last["time"] - first["time"]) for first, last in ends]
 
 
@@ -245,7 +222,10 @@ def _column(heading: str, name: str, by: Statistic, **more: Any) -> Column[Setti
 
 
 def _growth(name: str, most: float) -> Column[Settings, Soak]:
-    return Column(f"growth of {name}", lambda row: [growth(_sample_values(row, name))], most=most, digits=3)
+    def values(row: Row[Settings, Soak]) -> list[float]:
+        return [growth(_sample_values(row, name))] if row.measured else []
+
+    return Column(f"growth of {name}", values, most=most, digits=3)
 
 
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
@@ -267,7 +247,6 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "htb", "tbf", "ipset", "iptables-legacy", "squid", "ss", "gcc"),
     cells=lambda chosen: [chosen],
-    runs=lambda chosen, cell, variant: 1,
     attempts=1,
     bed=lambda chosen, cells, seed: Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))),
     measure=measure,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Steering modes on real downloads: the rate of each path in each mode.
 
-*active-standby*: Wi-Fi is active, Ethernet standby; for a while Wi-Fi's router drops all packets. *priority-based*:
-Wi-Fi is first; for a while the origin sends less than Wi-Fi could carry. *load-balancing*: 70/30 and 50/50; and 60/40
-and 85/15 while the origin sends less than the paths could carry. *smallest-delay*: compared with a policy without
-rules. Rates count the bytes that arrive at the client.
+*active-standby*: Wi-Fi is active and Ethernet is standby; for six seconds, Wi-Fi's router drops all packets.
+*priority-based*: Wi-Fi is first; for six seconds, the origin sends less than Wi-Fi could carry. *load-balancing*: the
+weights are 70/30 and 50/50, or 60/40 and 85/15 while the origin sends less than the paths could carry.
+*smallest-delay*: this mode is compared with a policy without rules. Rates count the bytes that arrive at the client.
 
 Another part measures outages of one path in each mode (``experiments.steering_outages``).
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import inf
 from typing import Any, ClassVar
@@ -33,22 +34,22 @@ PARTS = ("modes", "outages")
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Rates of Ethernet, of Wi-Fi, and of the origin while it is slow, in Mbit/s."""
 BEFORE_SECONDS, EVENT_SECONDS, AFTER_SECONDS = 6.0, 6.0, 10.0
-"""Seconds that are recorded before, during and after the event."""
+"""Seconds that are recorded before, during and after the event: an outage, or a slow origin."""
 START_SECONDS = 1.0
-"""Seconds from the start of the client's program until both subflows exist and the mode controls them."""
+"""Seconds from the start of the client's program until the mode controls both subflows."""
 WINDOW_SECONDS = 10.0
 """Seconds over which a path's share is computed."""
 PACED = {"paced load-balancing 60/40": 20, "paced load-balancing 85/15": 12}
-"""Rate in Mbit/s at which the origin sends during the whole download."""
+"""Rate in Mbit/s at which the origin sends during the whole download, by kind."""
 WEIGHTS = {
     "load-balancing 70/30": (70, 30), "load-balancing 50/50": (50, 50), "paced load-balancing 60/40": (60, 40),
     "paced load-balancing 85/15": (85, 15),
 }  # fmt: skip
-"""Weights of Ethernet and Wi-Fi."""
+"""Weights of Ethernet and Wi-Fi in percent, by kind."""
 MIN_TOTAL = {"smallest-delay": 0.95 * (ETHERNET + WIFI), **{kind: 0.9 * rate for kind, rate in PACED.items()}}
 """Minimum rate in Mbit/s of both paths together, by kind."""
 MAX_TOTAL = 1.05 * (ETHERNET + WIFI)
-"""Maximum rate in Mbit/s of both paths together. A link with a higher rate was not emulated."""
+"""Maximum rate in Mbit/s of both paths together."""
 RULES = {
     "active-standby": outages.rules("active-standby", ", active: wifi, standby: ethernet"),
     "priority-based": outages.rules("priority-based", ", order: [wifi, ethernet]"),
@@ -68,15 +69,14 @@ EVENTS: dict[str, Callable[[Testbed], AbstractContextManager[None]]] = {
 """The event in the middle of the transfer, by kind."""
 
 
-def _figure(heading: str, **column: Any) -> Any:
-    return figure(heading, None, **{"digits": 3, **column})
+_figure = partial(figure, default=None, digits=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The findings of one download, as far as its kind has them. The time of an event that did not happen is infinity.
+    """The measurements of one download; None where its kind has no such value.
 
-    The modes that have an event in the middle of the download have only the first six figures.
+    The time of an event that did not happen is infinity.
     """
 
     standby: float | None = _figure("standby's share before the outage", most=0.001)
@@ -95,10 +95,7 @@ class Shares:
 
 
 def judge(kind: str, samples: Sequence[Sample], event: float) -> Shares:
-    """Return the findings of a download of *kind*. Its event began at *event* and lasted ``EVENT_SECONDS``.
-
-    Raises ValueError if there are too few samples.
-    """
+    """Return the measurements of a download of *kind*, whose event began at *event*. Raises ValueError."""
 
     def total(start: float, end: float) -> float:
         """Return the rate of both paths together, in Mbit/s, between two times."""
@@ -140,10 +137,11 @@ class Cell:
 
     @property
     def bed(self) -> str:
+        """Name of the bed, which cells with the same RTTs share."""
         return "{:g}/{:g} ms".format(*self.rtts)
 
     def measure(self, setup: Setup) -> Shares:
-        """Download in a mode, with the mode's event."""
+        """Make a download in a mode, with the mode's event."""
         setup.load_while_idle(policy(RULES[self.kind]), [] if self.kind == "no rule" else ["steered"])
         paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
         with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Outages in the steering modes: one path fails during a transfer, in one of three ways, and returns.
 
-The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
-is 20 ms. Every 0.1 s the experiment records how many bytes the application has received. A mode is compared with the
-same outage without a mode: the transfer must not be slower, and the application must not wait longer.
+The failing path has 30 Mbit/s, and modes with an order prefer it. The other path has 20 Mbit/s. The RTT is 20 ms. Every
+0.1 s the experiment records how many bytes the application has received. A mode is compared with the same outage
+without a mode: the transfer must not be slower, and the application must not wait longer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate
 
-from ..statistics import fmean, no_less_than
+from ..statistics import compare, fmean
 from .columns import Column, Row, Table, columns_of, figure
 from .devices import DEVICES, policy
 from .setup import Setup
@@ -38,39 +38,35 @@ RULES = {
     "load-balancing": rules("load-balancing", ", weights: {ethernet: 60, wifi: 40}"),
     "smallest-delay": rules("smallest-delay"),
 }
-"""The policy's list of rules for each mode. Ethernet fails, over which connections open."""
+"""The policy's list of rules for each mode. Connections open over Ethernet, which fails."""
 LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
 """The client's device on the failing path, and the rates of this path and of the other path in Mbit/s."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = ("link", "router", "silent")
-"""The client's own link goes down; the path's router disappears, which the core network reports by ICMP, while the
-client's link stays up; the path's router drops everything."""
+"""The client's own link goes down; the path's router goes down, which the core network reports by ICMP, while the
+client's link stays up; the path's router drops all packets."""
 LOADS = ("full", "paced", "upload")
-"""A download at full speed; a download at full speed, so that all paths open, and then at the rate ``PACE`` of the
-origin; an upload at full speed."""
+"""A download at full speed; a download at full speed, so that all paths are established, and then at the origin's rate
+``PACE``; an upload at full speed."""
 PACE, RTT = 12, 20
 """Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
 FAST_SECONDS, WARM_UP_SECONDS = 4.0, 8.0
 """Seconds at full speed before a paced load, and seconds of the transfer before the failure."""
-MIN_AFTER_SECONDS, MAX_AFTER_SECONDS = 8.0, 20.0
-"""Minimum and maximum seconds that are recorded after the outage; between them, 1.5 times the outage."""
 APPLICATION = "application"
 """Name of the counter of the bytes that the application has received."""
 MIN_RATE = 1_000_000
-"""Rate in bits/s. An application that receives less in 0.1 s stands still."""
-SETTLE_SECONDS, MAX_STALL_SECONDS = 2.0, 1.0
-"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long; maximum seconds for
-which the application may stand still."""
+"""Rate in bits/s. An application that receives less than this over 0.1 s has a pause."""
+SETTLE_SECONDS, MAX_PAUSE_SECONDS = 2.0, 1.0
+"""Seconds after the failure that are left out of the rate, if the outage is at least twice as long; maximum length of
+the application's pause in seconds."""
 MARGIN = 0.15
-"""Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
-a mode differ by this share."""
-MAX_FIRST_RATE = 1.05 * LOST_RATE
-"""Maximum rate in Mbit/s before the failure, in any run, if a mode must use only its first path."""
+"""Non-inferiority margin: the share by which a transfer in a mode may be slower than one without a mode. Two runs
+without a mode differ by this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the varied settings."""
+    """One combination of the settings."""
 
     bed: ClassVar = "outages"
     rates: ClassVar = (LOST_RATE, OTHER_RATE)
@@ -84,7 +80,7 @@ class Cell:
         return f"{self.mode}, {self.fault}, {self.outage} s, {self.load}"
 
     def measure(self, setup: Setup) -> Outage:
-        """Transfer in a mode while a path fails and returns."""
+        """Make a transfer in a mode while a path fails and returns."""
         setup.load_while_idle(policy(RULES[self.mode]), [] if self.mode == NONE else ["steered"])
         client, uploading = setup.client, self.load == "upload"
         with ExitStack() as stack:
@@ -92,7 +88,7 @@ class Cell:
             written = Path(f"/proc/{process.pid}/io")
 
             def read() -> dict[str, int]:
-                """Return the bytes that the origin of an upload, or the program of a download, has received."""
+                """Return the bytes that an upload's origin, or a download's program, has received."""
                 if uploading:
                     return {APPLICATION: setup.testbed["origin"].interface_bytes("eth0").received}
                 return {APPLICATION: int(written.read_text().split("wchar: ")[1].split()[0])}
@@ -108,7 +104,8 @@ class Cell:
             with self._failure(setup.testbed):
                 recorder.wait(failed + self.outage)
             restored = recorder.now
-            recorder.wait(restored + min(MAX_AFTER_SECONDS, max(MIN_AFTER_SECONDS, 1.5 * self.outage)))
+            # One second more than is judged.
+            recorder.wait(restored + MAX_PAUSE_SECONDS + 1)
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode}")
         return judge(recorder.samples, failed, restored)
@@ -125,26 +122,22 @@ def _without_mode(row: Row[Cell, Outage], name: str) -> list[float]:
     return [getattr(each, name) for each in row.results.of(replace(row.cell, mode=NONE))]
 
 
-def _max_stall(row: Row[Cell, Outage]) -> float:
-    """Return the limit of a stall. Without an order, a mode may take as long as the kernel without a mode."""
-    return round(max([MAX_STALL_SECONDS, *([] if row.cell.mode in BY_ORDER else _without_mode(row, "still"))]), 2)
+def _max_pause(row: Row[Cell, Outage]) -> float:
+    """Return the limit of a pause. A mode without an order may pause as long as transfers without a mode."""
+    others = [] if row.cell.mode in BY_ORDER else _without_mode(row, "pause")
+    return round(max([MAX_PAUSE_SECONDS, *others]), 2)
 
 
 def _relative(row: Row[Cell, Outage]) -> list[float]:
     """Return the lower bound, with 95 % confidence, of the rate in a mode divided by the rate without a mode.
 
-    A single run has no bound: its ratio is returned. Without a rate to compare with, there is no ratio.
+    A single run has no bound, so that its ratio is returned.
     """
     steered, without = row.values("during"), _without_mode(row, "during")
     if not steered or not any(without):
         return []
-    low = no_less_than(steered, without, MARGIN).low
+    low = compare(steered, without, 1 - MARGIN).low
     return [(fmean(steered) if low is None else low + (1 - MARGIN) * fmean(without)) / fmean(without)]
-
-
-def _uses_first_path(row: Row[Cell, Outage]) -> bool:
-    """Return whether only the first path may be used before the failure. Downloads begin at full speed, over both."""
-    return row.cell.mode == "active-standby" or (row.cell.mode in BY_ORDER and row.cell.load == "upload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +148,17 @@ class Outage:
     """Rate of the application before the outage, Mbit/s."""
     during: float = figure("Mbit/s in the outage", digits=1)
     """Rate of the application in the outage, Mbit/s; without its first ``SETTLE_SECONDS`` if it is long."""
-    still: float = figure(
-        "longest pause s", digits=1, aim="longest pause of the application, s", most=_max_stall,
+    pause: float = figure(
+        "longest pause s", digits=1, aim="longest pause of the application, s", most=_max_pause,
         judged=lambda row: row.cell.mode != NONE and row.cell.load != "upload",
     )  # fmt: skip
-    """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
+    """Longest time in seconds, at least partly in the outage, in which the application received almost nothing."""
 
 
 def judge(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
     """Judge one transfer, whose path failed and returned at these times on the samples' clock.
 
-    Raises ValueError if there are too few samples, or if the application received no data before the failure: in a
-    comparison of two transfers without data, neither would be slower.
+    Raises ValueError if there are too few samples, or if the application received no data before the failure.
     """
     begin = failed + SETTLE_SECONDS if restored - failed >= 2 * SETTLE_SECONDS else failed
     before = mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6
@@ -175,7 +167,7 @@ def judge(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
     return Outage(
         before,
         mean_rate(samples, APPLICATION, begin, restored) / 1e6,
-        longest_gap(samples, [APPLICATION], MIN_RATE, failed, restored + MAX_STALL_SECONDS),
+        longest_gap(samples, [APPLICATION], MIN_RATE, failed, restored + MAX_PAUSE_SECONDS),
     )
 
 
@@ -183,10 +175,6 @@ TABLE: Table[Any, Outage] = Table(
     "Outages under the steering modes",
     (
         *columns_of(Outage),
-        Column(
-            "", "before", "most", "Mbit/s before the failure, over only the first path", most=MAX_FIRST_RATE,
-            judged=_uses_first_path,
-        ),
         Column(
             "", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN,
             judged=lambda row: row.cell.mode != NONE,

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parts of the experiment ``tunnel``: a silent path, a path that changes, and a call during a download."""
+"""Parts of the experiment ``tunnel``: a silent path, a path that changes, a call, and the cost of a packet."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -14,13 +16,17 @@ from math import inf, nan
 from pathlib import Path
 from typing import NamedTuple
 
-from mptcp_lab.testbed import LiveNode, Process, TestbedError
+from mptcp_lab.agent import processors
+from mptcp_lab.agent.processes import descendants
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, hops
 from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import wait_until
-from mptcp_lab.testbed.tunnel import TunnelEnd
+from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
+from mptcp_tunnel.kernel.network import far_end
 
 from ..statistics import fmean, median, percentile
 from .columns import figure
+from .devices import DEVICES
 from .two_paths import dropping, hop_shaper
 from .vpn_bed import FILE_NAME, Bed, running_vpn
 from .vpn_cells import Vpn
@@ -31,7 +37,7 @@ CALLS = ONE_PATH_IDLE, ONE_PATH_BUSY, OURS_BUSY = (
 CHANGES = FALL, JITTER, STEPS = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
 INNER_MTU = 1400
 INNER_SHARE = INNER_MTU / (INNER_MTU + 8 + 28 + 14)
-"""Bytes counted at the VPN's device / bytes counted at the link, which adds OpenVPN's header (8), IPv4 and UDP (28) and
+"""Bytes at the VPN's device, as a share of those at the link, with the headers of OpenVPN (8), IPv4 and UDP (28) and
 Ethernet (14)."""
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
@@ -39,6 +45,7 @@ STREAM_RATE, STREAM_BYTES = 125, 1000
 BEFORE_SECONDS, SILENT_SECONDS, AFTER_SECONDS = 4.0, 3.0, 3.0
 """Seconds of the stream before, during and after the path's silence."""
 POLL_SECONDS = 0.02
+"""Pause between two polls of the daemons."""
 FALL_STEP, BEGIN_STEP, END_STEP = 40, 70, 120
 """Steps after which the rate falls, and between which the rate of the download is measured."""
 MIN_RATE, MAX_RATE, STEP_SECONDS = 2.0, 10.0, 0.1
@@ -47,28 +54,38 @@ CALL_RATE, CALL_BYTES = 50, 200
 """Packets per second of a call, and bytes per packet."""
 CALL_SECONDS, BEFORE_CALL_SECONDS, DOWNLOAD_SECONDS = 6.0, 2.0, 12.0
 """Length of the call, time from the start of the download to the call, and maximum length of the download."""
-
-
+FLOOD = Path(hops.__file__).parent / "native/flood.c"
+FLOOD_BYTES = 1400
+"""Payload of a packet whose cost is measured, in bytes."""
+COST_WARM_UP_SECONDS, COST_SECONDS = 5.0, 2.0
+"""Time until the daemons have learned the paths' rates, and length of each measurement of the cost."""
+OFFERED_RATES = (200, 300, 400, 500, 600, 800, 1000)
+"""Offered rates in Mbit/s. A packet's cost is measured at the first. The rates increase until the share of lost packets
+exceeds ``MAX_LOSS``."""
+MAX_LOSS = 0.01
+BPF_STATS_RUN_TIME = 0
+"""From linux/bpf.h."""
+MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
 MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
-_of_silence = partial(figure, by="median", digits=3)
+_median_seconds = partial(figure, by="median", digits=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Reaction to a path that was silent for some time. The time of an event that did not happen is infinity."""
+    """The reaction to a path that was silent for some seconds. The time of an event that did not happen is infinity."""
 
-    relay: float = _of_silence("relay leaves s", aim="the relay leaves it after s", most=MAX_LEAVE_SECONDS)
-    """Seconds from the start of the silence until the relay's BPF programs stopped using the path."""
-    proxy: float = _of_silence("proxy leaves s", aim="the proxy leaves it after s", most=MAX_LEAVE_SECONDS)
-    back: float = _of_silence("back s", aim="back at both ends after s", most=MAX_BACK_SECONDS)
-    """Seconds from the path's return until both ends used it again."""
-    lost: float = _of_silence("lost s", aim="stream of 1 Mbit/s: s lost", most=MAX_LOST_SECONDS)
-    """Lost packets, expressed as seconds of the stream."""
+    relay: float = _median_seconds("relay leaves s", aim="the relay leaves it after s", most=MAX_LEAVE_SECONDS)
+    """Seconds from the start of the silence until the relay's BPF programs no longer used the path."""
+    proxy: float = _median_seconds("proxy leaves s", aim="the proxy leaves it after s", most=MAX_LEAVE_SECONDS)
+    back: float = _median_seconds("back s", aim="back at both ends after s", most=MAX_BACK_SECONDS)
+    """Seconds from the end of the silence until both ends used the path again."""
+    lost: float = _median_seconds("lost s", aim="stream of 1 Mbit/s: s lost", most=MAX_LOST_SECONDS)
+    """Seconds that the stream needs for as many packets as were lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterChange:
-    """A download's rate over paths that changed, and the rate that was available, in bits/s."""
+    """A download's rate over paths that changed, and the available rate, in bits/s."""
 
     rate: float = figure("Mbit/s", by="median", scale=1e-6, digits=1)
     available: float = figure("available", by="median", scale=1e-6, digits=1)
@@ -88,16 +105,16 @@ class Call:
 
 
 class Poll(NamedTuple):
-    """Whether the BPF programs of each end use the path at one moment; None if the daemon does not answer."""
+    """Whether the BPF programs of each end use the path at one moment."""
 
     time: float
-    relay: bool | None
-    proxy: bool | None
+    relay: bool
+    proxy: bool
 
 
 @contextmanager
 def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
-    """Receive a stream on *node* during the scope. Afterwards the file *result* contains the received packets."""
+    """Receive a stream on *node* during the scope. After that, the file *result* contains the received packets."""
     process = node.popen(node.agent("stream", "receive", address, str(STREAM_PORT), str(result)), name="receiver")
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     try:
@@ -108,9 +125,9 @@ def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
 
 @contextmanager
 def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds: float) -> Iterator[None]:
-    """Send a stream from *node*. The scope ends when the whole stream has arrived. Raises TestbedError."""
-    words = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
-    sender = node.popen(node.agent("stream", "send", *words), name="sender")
+    """Send a stream from *node* during the scope, which ends when the stream has arrived. Raises TestbedError."""
+    arguments = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
+    sender = node.popen(node.agent("stream", "send", *arguments), name="sender")
     yield
     if sender.wait(seconds + 60) != 0:
         raise TestbedError(f"the stream ended with {sender.returncode}{sender.tail()}")
@@ -124,21 +141,20 @@ def download(bed: Bed, seconds: float) -> AbstractContextManager[Process]:
 
 
 def fall_silent(bed: Bed) -> Silence:
-    """Silence the path that carries more of a stream to the client. Raises TestbedError."""
+    """Send a stream to the client, and silence the path that carries more of it. Raises TestbedError."""
     result, seconds = bed.client.directory / "stream.json", BEFORE_SECONDS + SILENT_SECONDS + AFTER_SECONDS
     polls: list[Poll] = []
     with running_vpn(bed, Vpn("tunnel")) as (ends, daemons), receiving(bed.client, ends.client_address, result):
         assert daemons is not None
-        relay, proxy = daemons
-        before = [path["packets_sent"] for path in proxy.paths()]
+        before = [path["packets_sent"] for path in daemons.proxy.paths()]
         with sending(bed.server, ends.client_address, STREAM_RATE, STREAM_BYTES, seconds):
             time.sleep(BEFORE_SECONDS)
-            after = [path["packets_sent"] for path in proxy.paths()]
+            after = [path["packets_sent"] for path in daemons.proxy.paths()]
             number = max(range(len(after)), key=lambda path: after[path] - before[path])
 
             def poll(until: float) -> None:
                 while time.monotonic() < until:
-                    polls.append(Poll(time.monotonic(), is_used(relay, number), is_used(proxy, number)))
+                    polls.append(Poll(time.monotonic(), *(end.paths()[number]["alive"] for end in daemons)))
                     time.sleep(POLL_SECONDS)
 
             start = time.monotonic()
@@ -150,19 +166,13 @@ def fall_silent(bed: Bed) -> Silence:
     return reactions(polls, start, end, seconds - len(packets) / STREAM_RATE)
 
 
-def is_used(end: TunnelEnd, path: int) -> bool | None:
-    """Return whether the BPF programs of *end* use a path; None if the daemon does not answer."""
-    paths = end.lives()
-    return paths[path] if paths else None
-
-
 def reactions(polls: Sequence[Poll], start: float, end: float, lost: float) -> Silence:
     """Return the reactions to a path that was silent from *start* to *end* on the polls' clock."""
     relay, proxy = (
-        next((poll.time - start for poll in polls if poll.time >= start and getattr(poll, name) is False), inf)
+        next((poll.time - start for poll in polls if poll.time >= start and not getattr(poll, name)), inf)
         for name in ("relay", "proxy")
     )
-    # The path is back when both ends use it until the last poll.
+    # The path has returned when both ends use it from then on until the last poll.
     back = inf
     for poll in reversed(polls):
         if poll.time < end or not (poll.relay and poll.proxy):
@@ -172,7 +182,7 @@ def reactions(polls: Sequence[Poll], start: float, end: float, lost: float) -> S
 
 
 def rates_of(change: str) -> list[float]:
-    """Return the rates in Mbit/s of the path that changes, in each step of a download."""
+    """Return the rate in Mbit/s of the path that changes, for each step of a download."""
     if change == JITTER:
         return [MAX_RATE] * END_STEP
     if change == FALL:
@@ -206,7 +216,7 @@ def measure_change(bed: Bed, change: str) -> AfterChange:
 
 
 def call(bed: Bed, variant: str) -> Call:
-    """Make a call through our tunnel or over the first path, with or without a download. Raises TestbedError."""
+    """Make a call: through our tunnel or over the first path, with or without a download. Raises TestbedError."""
     result, busy = bed.client.directory / "call.json", variant != ONE_PATH_IDLE
     with (
         running_vpn(bed, Vpn("tunnel" if variant == OURS_BUSY else "udp")) as (ends, _),
@@ -222,8 +232,94 @@ def call(bed: Bed, variant: str) -> Call:
 
 
 def to_call(packets: Sequence[Sequence[int]]) -> Call:
-    """Return the delays and losses of a call. *packets*: number, send time and arrival time in ns of each."""
+    """Return the delays and losses of a call. *packets* has the number, send time and arrival time in ns of each."""
     # A packet that arrived twice counts with its first arrival.
     delays = list({number: (arrived - sent) / 1e9 for number, sent, arrived in reversed(packets)}.values())
     loss = 1 - len(delays) / (CALL_RATE * CALL_SECONDS)
     return Call(median(delays, default=nan), percentile(delays, 99, default=nan), loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Costs per packet, in ns for both BPF programs and in µs for the resequencer; and the greatest rate in bits/s."""
+
+    splitter: float = figure("splitter ns", by="median", digits=1)
+    joiner: float = figure("joiner ns", by="median", digits=1)
+    resequencer: float = figure(
+        "resequencer µs", by="median", aim="resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US
+    )
+    carried: float = figure(
+        "carried Mbit/s", by="median", aim="carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
+        least=MIN_MBITS,
+    )  # fmt: skip
+
+    @property
+    def kernel(self) -> float:
+        return self.splitter + self.joiner
+
+
+@contextmanager
+def counting_run_times() -> Iterator[None]:
+    """Let the kernel measure the run time of BPF programs during the scope. Raises TestbedError."""
+    descriptor = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_enable_stats(BPF_STATS_RUN_TIME)
+    if descriptor < 0:
+        raise TestbedError(f"count the run time of BPF programs: {os.strerror(-descriptor)}")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def nanoseconds_per_run(end: TunnelEnd) -> float:
+    """Return the mean run time, during :func:`counting_run_times`, of the BPF program of *end* that ran most often."""
+    programs = [(0, 0)]
+    for file in Path(f"/proc/{end.process.pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        if "prog_id" in fields:
+            programs.append((int(fields["run_cnt"]), int(fields["run_time_ns"])))
+    runs, nanoseconds = max(programs)
+    if not runs:
+        raise TestbedError("no BPF program of the tunnel ran")
+    return nanoseconds / runs
+
+
+def measure_cost(testbed: Testbed) -> Cost:
+    """Measure packets to the client at increasing rates. Raises TestbedError."""
+    client, proxy = testbed["client"], testbed["proxy"]
+    flood = str(hops.build(testbed.directory, "flood", [FLOOD]))
+    target = str(far_end(0, PORT, 4).address)
+
+    def send(offered: int, seconds: float) -> tuple[int, int, float]:
+        """Return the number of packets sent, of packets received, and the seconds in which they were received."""
+        receiver = client.popen([flood, "receive", str(PORT)], name="receiver")
+        wait_until(lambda: "ready" in receiver.output(), "the receiver is ready", process=receiver)
+        per_second = offered * 1e6 / 8 / FLOOD_BYTES
+        arguments = [str(PORT), target, str(PORT), str(FLOOD_BYTES), f"{per_second:.0f}", f"{seconds:g}"]
+        sender = proxy.popen([flood, "send", *arguments], name="sender")
+        sender.wait(seconds + 60)
+        time.sleep(0.3)
+        receiver.stop()
+        outputs = [process.output().split()[1:] for process in (sender, receiver)]
+        if [len(output) for output in outputs] != [2, 2]:
+            raise TestbedError(f"flood: {sender.tail()}{receiver.tail()}")
+        (sent, _), (received, nanoseconds) = outputs
+        return int(sent), int(received), int(nanoseconds) / 1e9
+
+    carried = 0.0
+    with tunnel(client, proxy, dict(zip("ab", DEVICES, strict=True))) as daemons:
+        send(OFFERED_RATES[0], COST_WARM_UP_SECONDS)
+        # The statistics take time themselves, so that the carried rate is measured without them.
+        with counting_run_times():
+            resequencers = descendants(daemons.relay.process.pid)
+            spent = sum(map(processors.process_seconds, resequencers))
+            _, measured, _ = send(OFFERED_RATES[0], COST_SECONDS)
+            spent = sum(map(processors.process_seconds, resequencers)) - spent
+        splitter, joiner = map(nanoseconds_per_run, (daemons.proxy, daemons.relay))
+        for offered in OFFERED_RATES:
+            sent, received, seconds = send(offered, COST_SECONDS)
+            if received < (1 - MAX_LOSS) * sent:
+                break
+            # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
+            carried = max(carried, received * FLOOD_BYTES * 8 / seconds)
+    # Without a resequencer, the cost is NaN, which misses the aim.
+    return Cost(splitter, joiner, 1e6 * spent / max(1, measured) or nan, carried)

@@ -50,19 +50,17 @@ def slow_origin(testbed: Testbed, rate: int) -> AbstractContextManager[None]:
 
 
 def client_ends(proxy: LiveNode, addresses: Collection[str]) -> list[str]:
-    """Return the client's address of each established subflow from one of *addresses* to *proxy*."""
-    # Let the kernel filter, because the proxy may have thousands of other subflows.
-    ends = " or ".join(f"dst {f'[{each}]' if ':' in each else each}" for each in addresses)
-    query = f"( sport = :{PROXY_PORT} and ( {ends} ) )"
+    """Return the client's address of each established subflow from one of the IPv4 *addresses* to *proxy*."""
+    query = f"( sport = :{PROXY_PORT} and ( {' or '.join(f'dst {each}' for each in addresses)} ) )"
     listing = proxy.run(["ss", "-tnH", "state", "established", query]).stdout
-    peers = [line.split()[3].rpartition(":")[0] for line in listing.splitlines()]
-    return [peer.partition("%")[0].strip("[]").removeprefix("::ffff:") for peer in peers]
+    clients = [line.split()[3].rpartition(":")[0] for line in listing.splitlines()]
+    return [client.strip("[]").removeprefix("::ffff:") for client in clients]
 
 
 def upload_recorder(proxy: LiveNode, client: LiveNode, share: float = 1.0) -> Recorder:
     """Return a recorder of the payload that *proxy* received from each address of *client* (tcp_info), / *share*.
 
-    With the payload's *share* of a packet, it records the bytes on the wire that arrived.
+    If *share* is the payload's share of a packet, these are bytes on the wire.
     """
     clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
     with proxy.entered():

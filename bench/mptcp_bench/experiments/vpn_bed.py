@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The testbed of the experiments ``vpn-…`` and ``tunnel``: OpenVPN by each way, and one download through it, by wget.
+"""The testbed of the experiments ``vpn-…`` and ``tunnel``: OpenVPN by each way, and a download through it by wget.
 
-As in the paper, VPN client and server are connected by two paths, and the web server is reached through the VPN server
-(here over an unshaped link to the core). Cipher and compression are off.
+As in the paper, VPN client and VPN server are connected by two paths, and the web server is behind the VPN server (here
+over an unshaped link to the core). Cipher and compression are off.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096
 metrics."""
 FILE_NAME = "16mb"
 WARM_UP_SECONDS = 1.0
-"""Length of an unmeasured download before the measured download. The paper made twenty downloads over one VPN."""
+"""Length of the unmeasured download that precedes a measured one. The paper made twenty downloads over one VPN."""
 OPEN_TIMEOUT = 20
 """Maximum seconds until a connection through the VPN is open."""
 SECOND_ADDRESS = "10.77.1.3"
@@ -47,12 +46,8 @@ class Bed:
     testbed: Testbed
     lab: Lab
     origin: Origin
-    paths: Sequence[EmulatedPath]
     seconds: float
     """Seconds after which a download is aborted."""
-
-    def check_emulation(self) -> None:
-        self.testbed.check_emulation()
 
     @property
     def client(self) -> LiveNode:
@@ -73,11 +68,11 @@ def vpn_bed(path_pair: Sequence[EmulatedPath], seed: int, seconds: float, octets
         testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
         testbed["core"].run(["ip", "route", "add", VPN_NETWORK, "via", testbed["proxy"].service_address()])
         origin = start_origin(testbed["origin"], {FILE_NAME: octets}, ports=(80,))
-        yield Bed(testbed, lab_of(testbed), origin, path_pair, seconds)
+        yield Bed(testbed, lab_of(testbed), origin, seconds)
 
 
 class RunningVpn(NamedTuple):
-    """A VPN that runs, and the daemons of our tunnel if they carry the VPN."""
+    """A running VPN, and the daemons of our tunnel if it carries the VPN."""
 
     ends: OpenVpn
     tunnel: Tunnel | None
@@ -101,7 +96,7 @@ def running_vpn(bed: Bed, vpn: Vpn) -> Iterator[RunningVpn]:
                 mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
                 uplinks = dict(zip(("primary", "secondary"), DEVICES, strict=True))
                 daemons = stack.enter_context(tunnel(client, server, uplinks, port=PORT, settings=mode))
-            elif way.both and percent is not None:
+            elif way.uses_both_paths and percent is not None:
                 stack.enter_context(_split_at_random(bed, percent))
             local = client.address(DEVICES[1]) if vpn.way == "udp b" else None
             ends = stack.enter_context(over_udp(client, server, local=local))
@@ -111,16 +106,14 @@ def running_vpn(bed: Bed, vpn: Vpn) -> Iterator[RunningVpn]:
 
 
 def set_control(node: LiveNode, name: str) -> None:
-    """Make *name* the congestion control of *node*. Raises TestbedError if the kernel does not have it."""
-    congestion.select(name, [node.namespace])
-    selected = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
-    if selected != name:
-        raise TestbedError(f"{node.name}: its congestion control is {selected} and not {name}")
+    """Make *name* the congestion control of *node*. Raises TestbedError if that is impossible."""
+    if not congestion.select(name, [node.namespace]):
+        raise TestbedError(f"{node.name} cannot have the congestion control {name}")
 
 
 @contextmanager
 def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
-    """Let connections have two subflows on the first path, as the path manager ndiffports did in older kernels."""
+    """Give connections two subflows on the first path, as the path manager ndiffports did in older kernels."""
     device = f"dev {DEVICES[0]}"
     changes = [
         (f"address add {SECOND_ADDRESS}/32 {device}", f"address del {SECOND_ADDRESS}/32 {device}"),
@@ -138,7 +131,7 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
 
 @contextmanager
 def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
-    """Send *percent* of the VPN's packets by the second path, each chosen at random, without resequencing.
+    """Send a random *percent* of the VPN's packets over the second path, without a resequencer.
 
     This is the paper's Multipath UDP. Both ends of the VPN know only the first path's address.
     """
@@ -167,10 +160,7 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 
 
 def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
-    """Run the VPN of the turn's variant, and download through it with each congestion control in turn.
-
-    Raises TestbedError if the VPN was not carried as intended.
-    """
+    """Run the VPN of the turn's variant, and download through it with each inner congestion control."""
     controls, points, vpn = turn.cell.inner, {}, VPNS[turn.variant]
     counters = Added(bed.client, bed.server)
     with running_vpn(bed, vpn):
@@ -181,18 +171,18 @@ def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
 
 
 def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float) -> Point:
-    """Measure a download through *vpn*, after an unmeasured download of *warm_up* seconds. *counters* began before it.
+    """Measure a download through *vpn*, after an unmeasured download of *warm_up* seconds.
 
-    Raises TestbedError if nothing arrived, if the data differ from the server's, or if the VPN was not carried as
-    intended.
+    *counters* began before the VPN. Raises TestbedError if nothing arrived, if the data differ from the server's, or if
+    the VPN was not carried as intended.
     """
     url = bed.origin.url(FILE_NAME)
     bed.client.run(["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(OPEN_TIMEOUT), url], timeout=2 * OPEN_TIMEOUT)
     if warm_up:
         observe(bed.lab, wget(url), timeout=warm_up)
     seen = observe(bed.lab, wget(url), timeout=bed.seconds)
-    whole = seen.status == 0 and seen.sha256 == bed.origin.digests[FILE_NAME]
-    if not (seen.timed_out and seen.octets) and not whole:
+    is_complete = seen.status == 0 and seen.sha256 == bed.origin.digests[FILE_NAME]
+    if not (seen.timed_out and seen.octets) and not is_complete:
         raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
     client, server = counters.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
@@ -200,7 +190,6 @@ def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float) -> Point:
     point = Point(
         goodput=seen.goodput,
         second=received["secondary"] / max(1, sum(received.values())),
-        load=max(received[path.name] * 8 / seen.ended / (path.down.rate or math.inf) for path in bed.paths),
         joined=server.get("MPTcpExtMPJoinAckRx", 0),
         fallbacks=fallbacks(client) + fallbacks(server),
     )

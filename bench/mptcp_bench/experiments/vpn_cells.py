@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ways of carrying a VPN that ``vpn-…`` and ``tunnel`` compare, their paths, and the measured values. Pure.
+"""The ways to carry a VPN that ``vpn-…`` and ``tunnel`` compare, the paths, and the measured values. Pure.
 
 The experiments repeat "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). The paper's Multipath UDP
 splits at random, without a resequencer. Our tunnel (docs/tunnel.md) and OpenVPN over MPTCP are measured as well.
@@ -7,13 +7,13 @@ splits at random, without a resequencer. Our tunnel (docs/tunnel.md) and OpenVPN
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
 RATE = 10_000_000
-"""Rate of each path in each direction, bits per second."""
+"""Rate of each path in each direction, in bits/s."""
 FILE_BYTES = 16_000_000
 """Size of the downloaded file."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
@@ -23,10 +23,8 @@ LOSSES = ("0", "0.1", "1", "3", *GOOD_LOSS)
 CONTROLS = ("cubic", "bbr")
 OVER_TCP = ("tcp", "mptcp", "ports")
 MAX_SHARE_ERROR, MAX_UNUSED_SHARE = 0.08, 0.01
-"""Maximum difference between the second path's share of a download and a fixed share; maximum of this share if only one
-path is used."""
-MAX_LOAD = 1.1
-"""Maximum rate of a path, as a multiple of its configured rate."""
+"""Maximum difference between the second path's share of a download and its fixed share; the same for a fixed share of 0
+or 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +35,11 @@ class Way:
     joined: int = 0
     """Number of subflows besides the first."""
     share: float | None = None
-    """Fixed share of the packets that goes over the second path; None if it is not fixed."""
+    """Fixed share of the packets that use the second path; None if the share is not fixed."""
     ours: bool = False
 
     @property
-    def both(self) -> bool:
+    def uses_both_paths(self) -> bool:
         return self.share not in (0.0, 1.0)
 
 
@@ -72,10 +70,9 @@ class Vpn:
         return WAYS[self.way].title + (f", {self.outer} outside" if self.outer else "")
 
 
-def vpns(ways: Iterable[str], outer: Iterable[str]) -> dict[str, Vpn]:
-    """Return every combination, by its name. A way over UDP has no control outside."""
-    controls = tuple(outer)
-    combinations = [Vpn(way, control) for way in ways for control in (controls if way in OVER_TCP else ("",))]
+def vpns(ways: Iterable[str], outer: Sequence[str]) -> dict[str, Vpn]:
+    """Return all combinations of ways and outer congestion controls, by name. A way over UDP has no such control."""
+    combinations = [Vpn(way, control) for way in ways for control in (outer if way in OVER_TCP else ("",))]
     return {str(vpn): vpn for vpn in combinations}
 
 
@@ -84,7 +81,7 @@ VPNS = vpns(WAYS, CONTROLS)
 
 @dataclass(frozen=True, slots=True)
 class PathPair:
-    """Two paths. *rates* are in Mbit/s, *rtts* and *jitter* in ms; *losses* apply in both directions."""
+    """Two paths. *rates* are in Mbit/s, *rtts* and *jitter* in ms. *losses* apply in both directions."""
 
     rates: tuple[int, int]
     rtts: tuple[float, float] = (20, 20)
@@ -95,7 +92,7 @@ class PathPair:
         return f"{self.rates[0]} + {self.rates[1]}, {self.rtts[0]}/{self.rtts[1]} ms"
 
     def paths(self) -> list[EmulatedPath]:
-        """Return the paths in the form that the testbed needs."""
+        """Return the paths as a testbed needs them."""
         return [
             EmulatedPath(name, *[Direction(rate * 1_000_000, round(rtt * 500), self.jitter * 1000, loss)] * 2)
             for name, rate, rtt, loss in zip(
@@ -106,7 +103,7 @@ class PathPair:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """RTTs of both paths in milliseconds, the loss on both, which is one of :data:`LOSSES`, and the downloads."""
+    """RTTs of both paths in milliseconds, the loss of both, which is one of :data:`LOSSES`, and the downloads."""
 
     first: float
     second: float
@@ -119,7 +116,7 @@ class Condition:
 
     @property
     def paths(self) -> list[EmulatedPath]:
-        """Both paths, with the loss in both directions, because Table 1 is about pings, which cross a path twice."""
+        """Both paths. The loss is in both directions, because the paper's losses are those of pings."""
         return PathPair((RATE // 1_000_000,) * 2, (self.first, self.second), (loss_of(self.loss),) * 2).paths()
 
 
@@ -137,22 +134,20 @@ class Point:
     goodput: float
     """Goodput in bits per second."""
     second: float
-    """The second path's share of the received bytes."""
-    load: float
-    """Rate of the busier path, as a share of its configured rate."""
+    """Share of the received bytes that used the second path."""
     joined: int
     """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
-    """Number of connections that should have been MPTCP, but became plain TCP."""
+    """Number of MPTCP connections that became plain TCP."""
 
 
 def wrong(vpn: Vpn, point: Point) -> str | None:
-    """Return how a download's VPN was carried, if this is not as *vpn* defines; otherwise None."""
+    """Return how the VPN of a download was carried, if this differs from *vpn*; otherwise None."""
     way = WAYS[vpn.way]
     if (point.joined, point.fallbacks) != (way.joined, 0):
         return f"{vpn}: {point.joined} subflows joined, {point.fallbacks} connections fell back to plain TCP"
-    if point.load > MAX_LOAD:
-        return f"{vpn}: a path carried {point.load:.1f} times its rate"
-    if way.share is not None and abs(point.second - way.share) > (MAX_SHARE_ERROR if way.both else MAX_UNUSED_SHARE):
+    if way.share is not None and abs(point.second - way.share) > (
+        MAX_SHARE_ERROR if way.uses_both_paths else MAX_UNUSED_SHARE
+    ):
         return f"{vpn}: the second path has {point.second:.0%} of the bytes"
     return None

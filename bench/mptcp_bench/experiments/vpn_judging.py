@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
-Most claims can fail here: kernel, OpenVPN and congestion controls are newer than the paper, and today's kernel does not
-have BALIA, the paper's congestion control for MPTCP.
+Most claims can fail: kernel, OpenVPN and congestion controls are newer than the paper, and today's kernel does not have
+BALIA, the paper's congestion control for MPTCP.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from .findings import Aim
 from .vpn_cells import LOSSES, MAX_UNUSED_SHARE, OVER_TCP, VPNS, WAYS, Condition, Vpn
 
 NOTICEABLE = 1.1
-"""Minimum ratio that counts as "noticeable" or "much"."""
+"""Minimum ratio for the paper's words "noticeable" and "much"."""
 NOT_WORSE = 0.9
-"""Minimum share of goodput that must remain if a degradation "did not worsen"."""
+"""Minimum share of the goodput that remains if a degradation "did not worsen"."""
 Rounds = Mapping[int, float]
-"""A value of each round."""
+"""Values by round."""
 VpnResults = Results[Condition, Any]
 
 
 def conditions(results: VpnResults) -> tuple[Condition, ...]:
     """Return the measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
     measured = dict.fromkeys(run.turn.cell for run in results.runs)
-    return tuple(sorted(measured, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
+    return tuple(sorted(measured, key=lambda cell: (LOSSES.index(cell.loss), cell.first, cell.second)))
 
 
-def values(results: VpnResults, vpn: Vpn, inner: str, at: Condition, name: str = "goodput") -> dict[int, float]:
-    """Return the attribute *name* of the downloads through *vpn* under one condition, by round."""
+def values(results: VpnResults, vpn: Vpn, inner: str, cell: Condition, name: str = "goodput") -> dict[int, float]:
+    """Return the attribute *name* of the downloads through *vpn* under the condition *cell*, by round."""
     return {
         run.turn.number: float(getattr(run.measured, name))
         for run in results.runs
-        if (VPNS[run.turn.variant], run.part, run.turn.cell) == (vpn, inner, at)
+        if (VPNS[run.turn.variant], run.part, run.turn.cell) == (vpn, inner, cell)
     }
 
 
-def quotients(one: Rounds | None, other: Rounds | None) -> Rounds | None:
-    """Return the quotients of the rounds that both have; None if one is None."""
-    if one is None or other is None:
+def quotients(dividends: Rounds | None, divisors: Rounds | None) -> Rounds | None:
+    """Return the quotients for the rounds that both have; None if one of them is None."""
+    if dividends is None or divisors is None:
         return None
-    return {number: one[number] / other[number] for number in sorted(one.keys() & other.keys())}
+    return {number: dividends[number] / divisors[number] for number in sorted(dividends.keys() & divisors.keys())}
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The downloads of a claim: one congestion control inside, one outside for VPNs over TCP, and one loss."""
+    """The downloads of a claim, with one inner congestion control, one outer one for VPNs over TCP, and one loss."""
 
     results: VpnResults
     inner: str
@@ -59,30 +59,33 @@ class Group:
     conditions: tuple[Condition, ...]
     """The conditions with this loss, ordered by RTT."""
 
-    def of(self, conditions: Iterable[Condition]) -> Self:
+    def under(self, conditions: Iterable[Condition]) -> Self:
+        """Return only the downloads under these *conditions*."""
         return replace(self, conditions=tuple(conditions))
 
     @property
     def uneven(self) -> Self:
-        """The part in which the second path's RTT is longer."""
-        return self.of(at for at in self.conditions if at.second > at.first)
+        """The downloads under the conditions in which the second path's RTT is longer."""
+        return self.under(cell for cell in self.conditions if cell.second > cell.first)
 
     def mean(self, way: str, name: str = "goodput") -> Rounds | None:
-        """Return the geometric mean of *way*'s values over the conditions, for the rounds that have all of them."""
+        """Return the geometric mean of *way*'s values over all conditions, for the rounds that have all values."""
         if not self.conditions:
             return None
         vpn = Vpn(way, self.outer if way in OVER_TCP else "")
-        each = [values(self.results, vpn, self.inner, at, name) for at in self.conditions]
+        each = [values(self.results, vpn, self.inner, cell, name) for cell in self.conditions]
         rounds = sorted(set.intersection(*map(set, each)))
         return {number: geometric_mean([measured[number] for measured in each]) for number in rounds}
 
 
 def groups(results: VpnResults) -> Iterator[Group]:
-    """Yield the downloads of each congestion control inside and outside, and of each loss."""
+    """Yield a group for each inner and outer congestion control and each loss."""
     for inner in sorted({run.part for run in results.runs}):
         for outer in sorted({VPNS[run.turn.variant].outer for run in results.runs} - {""}):
-            for loss in dict.fromkeys(at.loss for at in conditions(results)):
-                yield Group(results, inner, outer, loss, tuple(at for at in conditions(results) if at.loss == loss))
+            for loss in dict.fromkeys(cell.loss for cell in conditions(results)):
+                yield Group(
+                    results, inner, outer, loss, tuple(cell for cell in conditions(results) if cell.loss == loss)
+                )
 
 
 Value = Callable[[Group], Rounds | None]
@@ -103,18 +106,17 @@ class Statement:
         for group in groups(results):
             if (rounds := self.value(group)) is not None:
                 what = f"{self.what}, loss {group.loss}; {group.inner} inside, {group.outer} outside"
-                # There are few rounds, because a download takes ten seconds. Two rounds suffice for an interval of the
-                # mean.
+                # There are few rounds, but two suffice for an interval of the mean.
                 yield Claim(self.paper, what, tuple(rounds.values()), "", self.least, self.most, by="mean")
 
 
-def ratio(one: str, other: str, name: str = "goodput") -> Value:
-    """Return the value: the mean of the way *one* divided by the mean of the way *other*."""
-    return lambda group: quotients(group.mean(one, name), group.mean(other, name))
+def ratio(way: str, reference: str, name: str = "goodput") -> Value:
+    """Return the mean of *way* divided by the mean of the way *reference*, as a claim's value."""
+    return lambda group: quotients(group.mean(way, name), group.mean(reference, name))
 
 
 def uneven(value: Value) -> Value:
-    """Return *value* for the conditions with different RTTs only."""
+    """Return *value* for only those conditions in which the RTTs differ."""
     return lambda group: value(group.uneven)
 
 
@@ -122,7 +124,7 @@ def growth(value: Value) -> Value:
     """Return *value* at the longest RTT divided by *value* at the shortest RTT, if there are several RTTs."""
 
     def grown(group: Group) -> Rounds | None:
-        first, last = group.of(group.conditions[:1]), group.of(group.conditions[-1:])
+        first, last = group.under(group.conditions[:1]), group.under(group.conditions[-1:])
         return quotients(value(last), value(first)) if len(group.conditions) > 1 else None
 
     return grown
@@ -132,7 +134,7 @@ def by_loss(value: Value, loss: str) -> Value:
     """Return *value* divided by *value* with another *loss*."""
 
     def compared(group: Group) -> Rounds | None:
-        other = replace(group, loss=loss).of(at for at in conditions(group.results) if at.loss == loss)
+        other = replace(group, loss=loss).under(cell for cell in conditions(group.results) if cell.loss == loss)
         return quotients(value(group), value(other)) if group.loss != loss else None
 
     return compared
@@ -147,11 +149,11 @@ def _cubic_by_bbr(group: Group) -> Rounds | None:
 
 
 def _even_by_best_of_others(group: Group) -> Rounds | None:
-    others = [rounds for at in group.uneven.conditions if (rounds := mptcp(group.of([at]))) is not None]
+    others = [rounds for cell in group.uneven.conditions if (rounds := mptcp(group.under([cell]))) is not None]
     if not others:
         return None
     best = {number: max(each[number] for each in others) for number in set.intersection(*map(set, others))}
-    return quotients(mptcp(group.of(at for at in group.conditions if at.second == at.first)), best)
+    return quotients(mptcp(group.under(cell for cell in group.conditions if cell.second == cell.first)), best)
 
 
 MPTCP_BY_TCP, UDP_BY_MPTCP = ratio("mptcp", "tcp"), ratio("50/50", "mptcp")
@@ -232,7 +234,7 @@ def verdicts(figure: str, results: VpnResults) -> Iterator[Aim]:
     """Yield the aim that each way over both paths used the second path, and the verdicts on the claims."""
     shares: dict[str, list[float]] = {}
     for run in results.runs:
-        if WAYS[VPNS[run.turn.variant].way].both:
+        if WAYS[VPNS[run.turn.variant].way].uses_both_paths:
             shares.setdefault(run.turn.variant, []).append(run.measured.second)
     if shares:
         least = min(map(max, shares.values()))

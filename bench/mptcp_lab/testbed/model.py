@@ -42,8 +42,6 @@ class Link:
     a: End
     b: End
     rate: int | None = None
-    offloads: bool = False
-    """Whether segmentation and receive offloads stay on, with which MPTCP over veth is erratic."""
     mtu: int = 1500
 
 

@@ -87,7 +87,9 @@ def _listens(host: Host, ports: Sequence[int]) -> bool:
     return all(host.run(["ss", "-Hltn", f"sport = :{port}"]).stdout for port in ports)
 
 
-def _start(host: Host, argv: Sequence[str], name: str, *ports: int, end: str = "stop", **options: Any) -> Program:
+def start_program(
+    host: Host, argv: Sequence[str], name: str, *ports: int, end: str = "stop", **options: Any
+) -> Program:
     """Start *argv* and wait until it listens on all *ports*. After a failure, end it by its method *end*."""
     process = host.popen(argv, name=name, **options)
     with undone_on_error(getattr(process, end)):
@@ -154,7 +156,7 @@ def start_origin(
         # Turn off TCP_DEFER_ACCEPT, with which no second subflow is ever accepted: the third ACK of a join has no data.
         text += "AcceptFilter http none\n"
     argv = ["apache2", "-D", "FOREGROUND", "-f", str(host.write(f"{root.name}/apache.conf", text))]
-    process = _start(host, mptcp_command(argv) if multipath else argv, "apache", *ports)
+    process = start_program(host, mptcp_command(argv) if multipath else argv, "apache", *ports)
     return Origin(host, process, digests, dict(files), root)
 
 
@@ -168,7 +170,7 @@ class Sink(_Service):
 
 def start_sink(host: Host) -> Sink:
     """Start a server on *host* that discards the body of each PUT."""
-    return Sink(host, _start(host, host.agent("sink", str(SINK_PORT)), "sink", SINK_PORT))
+    return Sink(host, start_program(host, host.agent("sink", str(SINK_PORT)), "sink", SINK_PORT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ def start_proxy(
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
     if control is not None:
         argv += ["--congestion-control", control]
-    process = _start(host, argv, role, PROXY_PORT, end="kill_tree", mounts=all_mounts, env=env)
+    process = start_program(host, argv, role, PROXY_PORT, end="kill_tree", mounts=all_mounts, env=env)
     # Squid's orderly shutdown would wait for its clients.
     host.at_end(process.kill_tree)
     # Check the congestion control only now, because the proxy makes the kernel load it as a module.

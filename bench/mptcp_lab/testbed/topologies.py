@@ -81,7 +81,6 @@ def paths(
     rates: Sequence[EmulatedPath | int | None],
     *,
     proxy_interfaces: bool = False,
-    offloads: bool = False,
     name: str | None = None,
 ) -> Topology:
     """Return client, core, proxy and origin with one path for each of *rates*.
@@ -109,20 +108,20 @@ def paths(
             mtu = f" mtu {rate.up.mtu}" if rate.up.mtu < rate.mtu else ""
         else:
             ends = End("client", device, _net(i, 2)), End("core", f"to-{device}", _net(i, 1))
-            links.append(Link(*ends, rate, offloads=offloads))
+            links.append(Link(*ends, rate))
         for where in (f"metric {100 * i}", f"table {100 + i}"):
             routes["client"] += _route("default", i, 1, f"dev {device} {where}{mtu}")
         routes["client"] += [
             f"-4 rule add from 10.77.{i}.2 table {100 + i}",
             f"-6 rule add from fd77:{i}::2 table {100 + i}",
         ]
-    links.append(Link(End("proxy", "wan0", _net(8, 2)), End("core", "to-proxy", _net(8, 1)), offloads=offloads))
-    links.append(Link(End("origin", "eth0", _net(9, 2)), End("core", "to-origin", _net(9, 1)), offloads=offloads))
+    links.append(Link(End("proxy", "wan0", _net(8, 2)), End("core", "to-proxy", _net(8, 1))))
+    links.append(Link(End("origin", "eth0", _net(9, 2)), End("core", "to-origin", _net(9, 1))))
     for i in numbers[1:] if proxy_interfaces else ():
         # Network 16 + i is for the i-th interface. The service address stays on wan0.
         network, to_proxy, wan, table = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}", 100 + i
         ends = End("proxy", wan, _net(network, 2)), End("core", to_proxy, _net(network, 1))
-        links.append(Link(*ends, offloads=offloads))
+        links.append(Link(*ends))
         routes["proxy"] += _route(f"{{0}}{i}{{1}}", network, 1, f"dev {wan}")
         routes["core"] += _route("{0}8{2}", network, 2, f"dev {to_proxy} table {table}")
         routes["core"] += [f"-{version} rule add iif to-{_device(i)} table {table}" for version in (4, 6)]

@@ -15,7 +15,7 @@ from rich.console import Console
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO, measure
 from mptcp_bench.experiments.relay_bed import Bed
-from mptcp_bench.experiments.relay_judging import DIRECT, IDLE, OURS, Cell
+from mptcp_bench.experiments.relay_judging import DIRECT, OURS, Cell
 from mptcp_bench.experiments.relay_load import BUCKETS, NATIVE, Counters
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.services import wait_until
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.kernel
 @pytest.mark.parametrize("proxies", [OURS, "squid,haproxy,nginx,splice"], ids=["ours", "peers"])
 def test_quick_run_has_all_figures_and_no_failure(proxies: str, require: Callable[..., None]) -> None:
     require(*SCENARIO.needs, *(["haproxy", "nginx"] if "haproxy" in proxies else []))
-    options = {"proxies": proxies, "clients": "tcp,mptcp2", "runs": "1", "seconds": "0.3", "hold": "20"}
+    options = {"proxies": proxies, "clients": "tcp,mptcp2", "runs": "1", "seconds": "0.3"}
     findings = SCENARIO.run(Console(quiet=True), 1, True, options)
     assert findings.failures == ()
     cells = SCENARIO.cells(SCENARIO.chosen(options, quick=True))
     runs = {(run["cell"], run["part"]): run for run in findings.data["runs"]}
     assert runs.keys() == {(str(cell), task) for cell in cells for task in cell.tasks}
-    for (cell, task), run in runs.items():
-        assert task in IDLE or run["rate"] > 0, run
+    for (cell, _), run in runs.items():
+        assert run["rate"] > 0, run
         assert cell.startswith(DIRECT) or run["cost"] > 0, run
         # HAProxy may use a connection that the origin is about to close, and then answer 502.
         assert run["failures"] <= (50 if cell.startswith("haproxy") else 0), run

@@ -36,5 +36,5 @@ def test_way_carries_downloads_as_its_name_says_and_restores_the_state(bed: Bed,
     assert list(points) == list(CONTROLS)
     assert all(point.goodput > 1e6 for point in points.values())
     # Where TCP itself distributes the connections, all connections inside the VPN may use the same path.
-    assert not WAYS[way].both or max(point.second for point in points.values()) > 0.05
+    assert not WAYS[way].uses_both_paths or max(point.second for point in points.values()) > 0.05
     assert [differences(state, kernel_state(node)) for state, node in zip(before, nodes, strict=True)] == [[], []]

@@ -17,7 +17,7 @@ WIFI, CAPPED = constant(30), constant(5)
 
 def onset_run(turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = WIFI) -> onset.Outcome:
     """Judge a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
-    samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.windows.steady[1] + 0.3)
+    samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.periods.steady[1] + 0.3)
     return onset.judge(samples, turn.cell, ONSET)
 
 
@@ -72,15 +72,15 @@ GUARD = verdict_cases(
     {"fallback to TCP": "no data arrived over Wi-Fi before the fault"},
 )
 
-FULL, OTHER = constant(48), constant(20)
+OTHER = constant(20)
 UNTIL_POLLED = between(0, overshoot.POLL_SECONDS / 2, 48, 5)
 
 
 def overshoot_run(
-    turn: Turn[str], capped: Load = CAPPED, other: Load = OTHER, none: Load = FULL, poller: Load = UNTIL_POLLED
+    turn: Turn[str], capped: Load = CAPPED, other: Load = OTHER, poller: Load = UNTIL_POLLED
 ) -> overshoot.Outcome:
     """Judge a transfer. *capped* is Ethernet's load with our cap, our budget and the static class."""
-    ethernet = {"none": none, "poller": poller}.get(turn.cell, capped)
+    ethernet = poller if turn.cell == "poller" else capped
     return overshoot.judge(series({"eth0": ethernet, "wlan0": other}, overshoot.TRANSFER_SECONDS))
 
 
@@ -89,13 +89,12 @@ OVERSHOOT = verdict_cases(
     {"runs": "2"},
     overshoot_run,
     {
-        "dead throttler": {"capped": FULL},
+        "dead throttler": {"capped": constant(48)},
         "the cap is late for a new client": {"capped": between(0, 1.5, 48, 5)},
         "the capped path is hardly used": {"capped": constant(3)},
         "a burst that later rates compensate": {"capped": between(0, 0.5, 40, 4.6)},
         "second path unused": {"other": constant(0)},
         "emulator off": {"other": constant(900)},
-        "the link is as slow as the cap": {"none": CAPPED},
         "the poller caps from the start": {"poller": CAPPED},
         "no byte arrived": {"capped": constant(0)},
     },

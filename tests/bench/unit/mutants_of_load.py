@@ -75,11 +75,9 @@ def reading(number: int) -> Reading:
     return {"time": time, **counts, "checked": 500, "misclassified": 0, "ceil": CAP, **sizes}
 
 
-def soak_run(
-    turn: Turn[soak.Settings], change: Callable[[int], Reading] = lambda number: {}, count: int = COUNT, **more: Any
-) -> soak.Soak:
-    """Return *count* readings, each with the values that *change* returns for its number."""
-    readings = tuple({**reading(number), **change(number)} for number in range(count))
+def soak_run(turn: Turn[soak.Settings], change: Callable[[int], Reading] = lambda number: {}, **more: Any) -> soak.Soak:
+    """Return readings, each with the values that *change* returns for its number."""
+    readings = tuple({**reading(number), **change(number)} for number in range(COUNT))
     return soak.Soak(readings, **{"remnants": (), "ended": 0, "cores": 0.1, **more})
 
 
@@ -88,7 +86,6 @@ SOAK = verdict_cases(
     {},
     soak_run,
     {
-        "dead throttler": {"count": 0},
         "all sizes grow": {"change": lambda number: dict.fromkeys(SIZES, 1_000 * (1 + 0.006 * number))},
         "the proxy ends tunnels, and kernel state remains": {"ended": 1, "remnants": ("tc",)},
         "no tunnel is replaced": {"change": lambda number: {"opened": TUNNELS}},

@@ -13,8 +13,7 @@ from mutants import MBIT, VerdictCases, simulated_results
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, VPNS, Cell
-from mptcp_bench.experiments.tunnel_cost import Cost
-from mptcp_bench.experiments.tunnel_parts import CALLS, AfterChange, Call, Silence
+from mptcp_bench.experiments.tunnel_parts import CALLS, AfterChange, Call, Cost, Silence
 from mptcp_bench.experiments.vpn_cells import WAYS, Point, wrong
 
 LOSSY_SHARE = 0.6
@@ -45,7 +44,7 @@ def judged(
         vpn = VPNS[turn.variant]
         way = WAYS[vpn.way]
         second = split if turn.variant == "weights" else 0.4 if way.share is None else way.share
-        point = Point(rate, second, load=0.95, joined=way.joined, fallbacks=0)
+        point = Point(rate, second, joined=way.joined, fallbacks=0)
         return point if wrong(vpn, point) is None else None
 
     def called(turn: Turn[Cell]) -> Call:

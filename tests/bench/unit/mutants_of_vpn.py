@@ -10,21 +10,20 @@ from typing import Any
 
 from mutants import VerdictCases, simulated_results
 
-from mptcp_bench.experiments import EXPERIMENTS, vpn_losses
+from mptcp_bench.experiments import EXPERIMENTS, vpn_figures
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.findings import Aim
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Vpn, loss_of, wrong
-from mptcp_bench.experiments.vpn_trace import Start
+from mptcp_bench.experiments.vpn_figures import Start
 
 Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
 Change = Callable[[Vpn], Mapping[str, Any]]
 MUTANTS: dict[str, Change] = {
-    "emulator off": lambda vpn: {"load": 5.0},
     "second path unused": lambda vpn: {"second": 0.0},
     "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if WAYS[vpn.way].joined else {},
-    "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
+    "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].uses_both_paths else {"second": 0.5},
     "the fixed shares are not kept": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
     "TCP is Multipath TCP": lambda vpn: {} if WAYS[vpn.way].joined else {"joined": 1},
 }
@@ -34,7 +33,7 @@ def point(vpn: Vpn, rate: float) -> Start:
     """Return a sound measurement with this *rate* in Mbit/s."""
     way = WAYS[vpn.way]
     share = 0.4 if way.share is None else way.share
-    return Start(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
+    return Start(rate * 1e6, share, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
 
 
 def of_figure(number: int) -> VerdictCases:
@@ -104,12 +103,12 @@ WORLDS: dict[int, dict[str, Rate]] = {
 def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Sequence[Aim]:
     """Judge losses: *factor* times the configured ones, of whose bursts the share *short* is short."""
 
-    def measure(turn: Turn[str]) -> dict[str, vpn_losses.Lost] | None:
+    def measure(turn: Turn[str]) -> dict[str, vpn_figures.Lost] | None:
         means = {loss: model.mean for loss in GOOD_LOSS if (model := loss_of(loss)) is not None}
-        losses = {loss: vpn_losses.Lost(1 - (1 - factor * mean) ** 2, short) for loss, mean in means.items()}
+        losses = {loss: vpn_figures.Lost(1 - (1 - factor * mean) ** 2, short) for loss, mean in means.items()}
         return losses if turn.number <= rounds else None
 
-    return vpn_losses.SCENARIO.aims(simulated_results(vpn_losses.SCENARIO, {}, measure))
+    return vpn_figures.TABLE1.aims(simulated_results(vpn_figures.TABLE1, {}, measure))
 
 
 VPN = {

@@ -21,7 +21,7 @@ def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pyte
     assert len({cell.setting for cell in every}) == 4
     assert [client for proxy, client in cells if proxy == "squid"] == ["tcp"]
     assert [client for proxy, client in cells if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
-    assert cells["haproxy", "tcp"] == ("get", "requests", "idle-get")
+    assert cells["haproxy", "tcp"] == ("get", "requests")
     assert (cells[DIRECT, "tcp"], cells[LIMIT, "tcp"]) == (("get", "requests"), TASKS)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     assert lacking(Cell(DIRECT, "tcp", Setting(own_processor=True))) is not None

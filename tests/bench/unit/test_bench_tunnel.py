@@ -13,7 +13,7 @@ def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_
     assert reactions(polls, 0.5, 1.5, 0.3) == Silence(relay=0.5, proxy=1.5, back=1.5, lost=0.3)
     polls += [Poll(4.0, True, False), Poll(5.0, True, True)]
     assert reactions(polls, 0.5, 1.5, 0).back == 3.5
-    assert reactions([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
+    assert reactions([*polls, Poll(6.0, False, True)], 0.5, 1.5, 0).back == inf
     assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
 
 

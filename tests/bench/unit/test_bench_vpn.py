@@ -15,9 +15,8 @@ from mutants_of_vpn import point
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.vpn_cells import VPNS, Condition
+from mptcp_bench.experiments.vpn_figures import Start, bursts, start_of
 from mptcp_bench.experiments.vpn_judging import claims_of
-from mptcp_bench.experiments.vpn_losses import bursts
-from mptcp_bench.experiments.vpn_trace import Start, start_of
 from mptcp_bench.wire.packets import ACK, SYN, Packet
 from mptcp_lab.testbed import TestbedError
 

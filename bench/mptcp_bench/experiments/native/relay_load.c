@@ -52,7 +52,6 @@ struct counters {
 	uint64_t answers;  /* complete answers */
 	uint64_t failures; /* another status, an invalid header, an end within an answer, a failed connect */
 	uint64_t opened;   /* connections, including reopened ones */
-	uint64_t finished; /* connections that have had all their answers */
 	uint64_t answered; /* connections that have received (part of) an answer; a reopened one is counted once */
 	uint64_t latency[BUCKETS]; /* answers by their latency in nanoseconds: see bucket() */
 };
@@ -156,7 +155,6 @@ static void closed_between_answers(int number)
 	} else if (connections[number].state == FINISHED) {
 		/* It was to stay open, so start over with its requests. */
 		connections[number].answers = 0;
-		counters->finished--;
 	} else {
 		connections[number].must_resend = true;
 	}
@@ -206,7 +204,6 @@ static void next_step(int number)
 	}
 	if (requests >= 0 && connection->answers >= requests) {
 		connection->state = FINISHED;
-		counters->finished++;
 		count_first_answer(number);
 	} else if (connection->must_resend) {
 		connection->must_resend = false;
