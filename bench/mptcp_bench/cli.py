@@ -23,7 +23,7 @@ from mptcp_lab.testbed.ownership import remove_stale, runs
 from . import provenance, result_file
 from .demo import DEMO
 from .experiments import EXPERIMENTS, Experiment
-from .experiments.findings import Findings, Picture
+from .experiments.findings import Findings
 from .experiments.parameters import OptionError, given
 from .paper import PAPER
 from .result_file import ExperimentResult
@@ -32,6 +32,7 @@ INTERRUPTED = 130
 ALL = "all"
 FILE_WIDTH = 120
 """Columns of a table that is not printed to a terminal: the width of the widest table."""
+PICTURE_KINDS = ("png", "svg")
 COLORS = {"holds": "green", "differs": "yellow"}
 """Colours of verdicts on claims; the others are red."""
 
@@ -153,65 +154,31 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         title=experiment.summary,
         parameters=dict(options),
         seed=seed,
-        complete=False,
         quick=quick,
     )
-    latest: list[Findings] = []
-
-    def keep(findings: Findings, *, complete: bool = False) -> None:
-        result_file.write(findings.added_to(begin, complete=complete), target)
-        # The pictures of an earlier run must not look like pictures of this run.
-        for _, file in _pictures(findings, target):
-            file.unlink(missing_ok=True)
-        latest[:] = [findings]
-
     scenario = experiment.load()
     # Report an invalid option before anything is written.
     scenario.chosen(options, quick)
     result_file.prepare(target.parent)
-    try:
-        # The judges of our experiments may refuse an incomplete result.
-        findings = scenario.run(console, seed, quick, options, keep if experiment.name in PAPER else None)
-        keep(findings, complete=True)
-    except BaseException as error:
-        earlier = f"; {target} is of an earlier run" if target.exists() else ""
-        nothing = f"no measurement of this run is kept{earlier}"
-        error.add_note(f"{target} has what was done, marked as interrupted" if latest else nothing)
-        try:
-            for each in latest:
-                _draw(each, target)
-        except Exception as failed:
-            error.add_note(f"its pictures cannot be drawn: {failed}")
-        raise
-    _draw(findings, target)
+    findings = scenario.run(console, seed, quick, options)
+    result_file.write(findings.added_to(begin), target)
+    pictures = [(each, target.with_name(f"{each.name}.{kind}")) for each in findings.pictures for kind in PICTURE_KINDS]
+    # The pictures of an earlier run must not look like pictures of this run.
+    for _, file in pictures:
+        file.unlink(missing_ok=True)
+    for picture, file in pictures:
+        picture.draw(file)
     for table in (*findings.tables, *filter(None, [findings.other_aims])):
         console.print(table)
     for claim in (each for each in findings.aims if each.said):
         verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
         text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
         console.print(text, highlight=False, soft_wrap=True)
-    for file in (target, *(file for _, file in _pictures(findings, target))):
+    for file in (target, *(file for _, file in pictures)):
         console.print(f"Written: {file}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
         print(f"mptcp-bench {_command(experiment.name)}: {line}", file=sys.stderr)
     return findings
-
-
-def _pictures(findings: Findings, target: Path) -> list[tuple[Picture, Path]]:
-    """Return the pictures with their files in the directory of the result *target*."""
-    suffixes = ("png", "svg")
-    return [(each, target.with_name(f"{each.name}.{suffix}")) for each in findings.pictures for suffix in suffixes]
-
-
-def _draw(findings: Findings, target: Path) -> None:
-    for picture, file in _pictures(findings, target):
-        try:
-            picture.draw(file)
-        except BaseException as error:
-            # Remove the incomplete picture.
-            file.unlink(missing_ok=True)
-            error.add_note(f"{target} has what was measured; {file.name} could not be drawn")
-            raise
 
 
 def _report(arguments: argparse.Namespace) -> int:

@@ -49,8 +49,6 @@ VERDICTS = {"met": "met", "missed": "**missed**", "no aim": ""}
 def unfit(found: ExperimentResult) -> list[str]:
     """Return the reasons why no page may show *found*; empty if a page may show it."""
     reasons = []
-    if not found.complete:
-        reasons.append("it was interrupted")
     if found.quick:
         reasons.append("it was run with --quick")
     if not COMMIT.fullmatch(found.provenance.commit):

@@ -139,8 +139,6 @@ class ExperimentResult:
     parameters: dict[str, Scalar]
     """The options that were set. Earlier results of the paper's experiments have all of them."""
     seed: int
-    complete: bool
-    """False while the experiment runs, and if it was interrupted."""
     quick: bool = False
     """Whether this was a reduced run, which only shows that the experiment works."""
     earlier_rule: str = ""

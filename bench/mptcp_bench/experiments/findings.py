@@ -44,11 +44,10 @@ class Findings:
         """Reasons why the experiment fails: missed aims, and failures."""
         return (*missed(self.aims), *self.failures)
 
-    def added_to(self, result: ExperimentResult, *, complete: bool) -> ExperimentResult:
+    def added_to(self, result: ExperimentResult) -> ExperimentResult:
         """Return *result*, which describes the run, with these findings."""
         return replace(
             result,
-            complete=complete,
             notes=self.notes,
             failures=self.failures,
             aims=self.aims,

@@ -125,8 +125,7 @@ def picture(name: str, found: Found) -> Any:
     shown = [trial for trial in found.cells if trial.kind == "panel"]
     # Panels with a cap have their own scale. With one common scale, low rates would not be visible.
     plots = [plot(trial, [each for each in shown if each.throttled == trial.throttled]) for trial in shown]
-    unfinished = " (incomplete)" if len(found.runs) < len(found.turns) else ""
-    return arrange(PAPER[name].summary + unfinished, plots)
+    return arrange(PAPER[name].summary, plots)
 
 
 def draw(name: str, found: Found, target: Path) -> None:

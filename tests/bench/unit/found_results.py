@@ -23,7 +23,6 @@ OURS = ExperimentResult(
     title="kill -9",
     parameters={"runs": 3},
     seed=7,
-    complete=True,
     aims=(
         Verdict("iptables: gap", 0.125, " s", None, 0.25),
         Verdict("nftables: gap", None, " s", None, 0.25),
