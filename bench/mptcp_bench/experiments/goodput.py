@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of, services
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
 from mptcp_lab.testbed.services import Origin, Proxy
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
-from mptcp_lab.testbed.transfer import download
+from mptcp_lab.testbed.transfer import Protocol, download
 
 from ..shipped import POLICY, ethernet_cap
 from .columns import CELL, RUNS, Column, Row, Table, Turn

@@ -33,8 +33,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_origin
 
 from .. import style
 from ..statistics import fmean, median
-from ..wire.capture import captured
-from ..wire.packets import ACK, SYN, Packet
+from ..wire.capture import ACK, SYN, Packet, captured
 from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, send
 from ..wire.workload import measure as measure_exchanges
@@ -366,7 +365,7 @@ class DelaySettings:
     runs: int = parameter("number of rounds", str(FEWEST), whole(), quick="1")
 
 
-REQUESTS = Workload("delay", 100, 1000)
+REQUESTS = Workload(100, 1000)
 FILE = f"{REQUESTS.down}.bin"
 MIN_SUBFLOWS = 1.5
 """Minimum mean number of subflows per connection; below 2, because short connections can end before the join."""
@@ -380,7 +379,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         lab = lab_of(bed.testbed)
         with bed.running(cell, "server_persistent_connections off\n"):
             url = f"http://{lab.proxy.service_address()}:{PROXY_PORT}"
-            exchanges = measure_exchanges(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
+            exchanges, _ = measure_exchanges(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp")
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
             raise TestbedError(f"{cell}: too few subflows")
         return Delays(

@@ -30,11 +30,10 @@ from ruamel.yaml import YAML
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, Process, Testbed, TestbedError, services
 from mptcp_lab.testbed import system_state as dumps
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample, greatest_rate, longest_gap, mean_rate
 from mptcp_lab.testbed.services import Origin, Proxy, Throttler
 from mptcp_lab.testbed.topologies import WIFI_RATE
-from mptcp_lab.testbed.transfer import Added, wget
+from mptcp_lab.testbed.transfer import Added, Protocol, wget
 
 from ..shipped import POLICY, ethernet_cap
 from .columns import Table, Turn, columns_of, figure

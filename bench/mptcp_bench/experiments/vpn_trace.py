@@ -17,8 +17,7 @@ from mptcp_lab.testbed.transfer import Added
 
 from .. import style
 from ..statistics import of_median
-from ..wire.capture import captured
-from ..wire.packets import SYN, Packet
+from ..wire.capture import SYN, Packet, captured
 from .columns import CELL, RUNS, VARIANT, Column, Table, Turn, for_pictures
 from .drawing import draw_panels
 from .findings import Picture

@@ -19,20 +19,21 @@ from typing import Any
 
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.services import start_origin, start_proxy
+from mptcp_lab.testbed.services import SQUID_CONFIG, start_origin, start_proxy
 
 from ..experiments.columns import RUNS, Column, Row, Table, Turn
 from ..experiments.scenario import Scenario
 from ..statistics import percentiles
-from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
+from ..wire.exchanges import Exchange
+from ..wire.workload import ORIGIN_PORT, Workload, measure
 from . import conversion_claims as claims
 from .conversion_claims import Delays
 from .settings import Settings, lab, ready
 
-SMALL = Workload("small", 120, 1024)
-SLOW_ORIGIN = Workload("paced", 5, 262_144, origin_rate=10_000_000)
-BULKY = Workload("bulk", 4, 1_048_576)
-UPLOADS = Workload("upload", 20, 1024, up=65_536)
+SMALL = Workload(120, 1024)
+SLOW_ORIGIN = Workload(5, 262_144, origin_rate=10_000_000)
+BULKY = Workload(4, 1_048_576)
+UPLOADS = Workload(20, 1024, up=65_536)
 WORKLOADS = (SMALL, SLOW_ORIGIN, BULKY, UPLOADS)
 
 
@@ -46,23 +47,26 @@ class Converter:
         self._workloads = [w for w in WORKLOADS if settings.inventory is None or w.origin_rate is None]
         files = {f"{w.down}.bin": w.down for w in self._workloads}
         self._origin = start_origin(hosts.origin, files, ports=(ORIGIN_PORT,))
-        configuration = squid_configuration(hosts.proxy)
-        self._proxy = start_proxy(hosts.proxy, configuration)
+        configuration = f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n"
+        self._proxy = start_proxy(hosts.proxy, hosts.proxy.write("conversion-squid.conf", configuration))
 
     def measure(self, turn: Turn[str]) -> dict[str, Delays]:
         """Send the requests of all workloads. Raises TestbedError if they are not a data point."""
         multipath = turn.cell == claims.MPTCP
-        return delays({
-            each.key: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)
+        measured = {
+            each: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)
             for each in self._workloads
-        }, multipath=multipath)  # fmt: skip
+        }
+        found = {workload: exchanges for workload, (exchanges, _) in measured.items()}
+        if multipath and all(exchange.subflows < 2 for exchanges in found.values() for exchange in exchanges):
+            raise TestbedError("no second subflow was established")
+        idle = measured[SMALL][1].least_idle
+        return {kind: Delays(seconds, idle) for kind, seconds in delays(found).items() if seconds}
 
 
-def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, Delays]:
-    """Return the delays by kind of segment. Raises TestbedError if no MPTCP connection had a second subflow."""
-    if multipath and all(e.subflows < 2 for conversions in found.values() for e in conversions.exchanges):
-        raise TestbedError("no second subflow was established")
-    small, paced = found[SMALL.key].exchanges, found[SLOW_ORIGIN.key].exchanges if SLOW_ORIGIN.key in found else ()
+def delays(found: Mapping[Workload, Sequence[Exchange]]) -> dict[str, tuple[float, ...]]:
+    """Return the delays in seconds by kind of segment."""
+    small = found[SMALL]
     seconds: dict[str, Sequence[float]] = {
         claims.SYN: [e.syn for e in small],
         claims.WHOLE: [e.syn_whole for e in small],
@@ -70,12 +74,11 @@ def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, De
         claims.ANSWER: [e.answer for e in small],
         claims.REQUEST: [e.request for e in small],
         claims.RESPONSE: [value for e in small for value in e.down],
-        claims.UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
-        claims.DOWNLOAD: [value for e in paced for value in e.down],
-        claims.BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
+        claims.UPLOAD: [value for e in found[UPLOADS] for value in e.up],
+        claims.DOWNLOAD: [value for e in found.get(SLOW_ORIGIN, ()) for value in e.down],
+        claims.BULK: [value for e in found[BULKY] for value in e.down],
     }
-    idle = found[SMALL.key].processors.least_idle
-    return {kind: Delays(tuple(round(v, 9) for v in each), idle) for kind, each in seconds.items() if each}
+    return {kind: tuple(round(value, 9) for value in values) for kind, values in seconds.items()}
 
 
 def pool(measured: Sequence[Delays]) -> list[float]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A proxy's two sides on the wire: captures, segments, connections, and each request's way through the proxy.
 
-``packets`` reads capture files, ``streams`` combines segments to connections, ``exchanges`` matches the connections of
-the proxy's two sides, ``capture`` runs tcpdump, ``workload`` sends the requests.
+``capture`` runs tcpdump, ``streams`` combines segments to connections, ``exchanges`` matches the connections of the
+proxy's two sides, ``workload`` sends the requests.
 """

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .packets import CaptureError
+from .capture import CaptureError
 from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
@@ -36,9 +36,6 @@ class Exchange:
     """One request on its way through the proxy and back. All times are in seconds."""
 
     target: str
-    multipath: bool
-    origin_requested: bool
-    """Whether the proxy requested MPTCP from the origin, which it should not do."""
     subflows: int
     """Number of subflows of the client's connection."""
     answer: float
@@ -96,8 +93,6 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
     _, _, down = _relayed(f"response to {name}", origin.down, client.down, body.down)
     exchange = Exchange(
         target=name,
-        multipath=client.multipath,
-        origin_requested=origin.requested,
         subflows=client.subflows,
         answer=NANOSECOND * (client.syn_ack - client.syn),
         syn=NANOSECOND * (origin.syn - client.ack),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck, initial_data_sequence, token_of_key
 
-from .packets import ACK, SYN, CaptureError, Packet
+from .capture import ACK, SYN, CaptureError, Packet
 
 _32, _64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1

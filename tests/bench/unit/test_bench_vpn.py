@@ -18,7 +18,7 @@ from mptcp_bench.experiments.vpn_cells import VPNS, Condition
 from mptcp_bench.experiments.vpn_judging import claims_of
 from mptcp_bench.experiments.vpn_losses import bursts
 from mptcp_bench.experiments.vpn_trace import Start, start_of
-from mptcp_bench.wire.packets import ACK, SYN, Packet
+from mptcp_bench.wire.capture import ACK, SYN, Packet
 from mptcp_lab.testbed import TestbedError
 
 

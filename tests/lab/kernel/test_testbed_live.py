@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed import TWO_PATHS, End, Testbed, TestbedError, congestion, lab_of, ownership
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import mptcp_command, program, start_origin, start_proxy
-from mptcp_lab.testbed.transfer import Added, download, wget
+from mptcp_lab.testbed.transfer import Added, Protocol, download, wget
 
 pytestmark = pytest.mark.kernel
 
