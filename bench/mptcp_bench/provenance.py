@@ -34,13 +34,7 @@ def _output(*argv: str) -> str | None:
 
 def _commit(repository: Path = REPOSITORY) -> str:
     git = ("git", "--no-optional-locks", "-c", f"safe.directory={repository}", "-C", str(repository))
-    commit = _output(*git, "rev-parse", "HEAD")
-    if commit is None:
-        return UNKNOWN
-    changed = _output(*git, "status", "--porcelain")
-    if changed is None:
-        return f"{commit}-{UNKNOWN}"
-    return f"{commit}-dirty" if changed else commit
+    return _output(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--broken") or UNKNOWN
 
 
 def _squid() -> str:

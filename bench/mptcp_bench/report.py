@@ -87,7 +87,7 @@ def experiments_without_chapter(chapters: Sequence[Chapter]) -> tuple[str, ...]:
 def chapters_from_runs(directory: Path) -> list[Chapter]:
     """Return the results below *directory*, with the pictures that the runs drew. Raises ResultError."""
     chapters = []
-    for source in result_file.find(directory):
+    for source in sorted(directory.glob(f"*/{result_file.FILE}")):
         found = result_file.load(source)
         pictures = [source.with_name(f"{Path(name).name}.svg") for name in found.pictures]
         absent = [f"The picture {file.name} is missing." for file in pictures if not file.is_file()]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +36,7 @@ class Provenance:
 
     command: str
     commit: str
-    """The commit's hash, with ``-dirty`` if the working copy differed from it, ``-unknown`` if git failed."""
+    """The commit's hash, with ``-dirty`` if a file differed from it, or ``-broken`` if git cannot tell."""
     kernel: str
     processors: int
     squid: str
@@ -190,8 +189,3 @@ def write(result: ExperimentResult, target: Path) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def find(directory: Path) -> Iterator[Path]:
-    """Yield the result files below *directory* (``NAME/result.json``) in order of name."""
-    yield from sorted(directory.glob(f"*/{FILE}"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "mean_bounds", "mean_interval", "median", "no_less_than", "of_median", "percentile", "percentiles",
+    "mean_bounds", "mean_interval", "median", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -118,11 +118,6 @@ def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
         return fmean(values), fmean(values)
     found = compare(values, 0.0) if values else Comparison(nan, None, None)
     return (nan, nan) if found.low is None or found.high is None else (found.low, found.high)
-
-
-def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
-    """Compare for non-inferiority: *sample* may be lower by *margin*, a share of the reference. Raises ValueError."""
-    return compare(sample, reference, 1 - margin)
 
 
 def _t(probability: float, freedom: float) -> float:

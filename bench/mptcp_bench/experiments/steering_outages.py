@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate
 
-from ..statistics import fmean, no_less_than
+from ..statistics import compare, fmean
 from .columns import Column, Row, Table, columns_of, figure
 from .devices import DEVICES, policy
 from .setup import Setup
@@ -138,7 +138,7 @@ def _relative(row: Row[Cell, Outage]) -> list[float]:
     steered, without = row.values("during"), _without_mode(row, "during")
     if not steered or not any(without):
         return []
-    low = no_less_than(steered, without, MARGIN).low
+    low = compare(steered, without, 1 - MARGIN).low
     return [(fmean(steered) if low is None else low + (1 - MARGIN) * fmean(without)) / fmean(without)]
 
 

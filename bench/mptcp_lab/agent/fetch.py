@@ -48,10 +48,10 @@ class Fetcher:
         return {"name": name, "began": began, "end": time.monotonic(), "octets": octets, "error": error}
 
     def _fetch(self, name: str) -> bytes:
-        kind, (address, port) = self._order["kind"], self._order["target"]
+        kind, (address, port), proxy = self._order["kind"], self._order["target"], self._order["proxy"]
         connection: HTTPConnection | None = getattr(self._thread, "connection", None)
         if connection is None:
-            connection = HTTPConnection(*self._order["proxy"], timeout=self._order["timeout"])
+            connection = HTTPConnection(proxy[0], proxy[1], timeout=self._order["timeout"])
             if kind == "connect":
                 connection.set_tunnel(address, port)
         try:

@@ -36,14 +36,12 @@ def set_namespace(descriptor: int, what: str) -> None:
 @contextmanager
 def entered(namespace: str) -> Iterator[None]:
     """Move the calling thread into *namespace* during the scope. Other threads are not moved."""
-    with ExitStack() as stack:
-        descriptors = []
-        for path in ("/proc/thread-self/ns/net", str(NAMESPACES / namespace)):
-            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            stack.callback(os.close, descriptors[-1])
-        set_namespace(descriptors[1], namespace)
-        stack.callback(set_namespace, descriptors[0], "that the thread came from")
-        yield
+    with open("/proc/thread-self/ns/net") as before, open(NAMESPACES / namespace) as inside:
+        set_namespace(inside.fileno(), namespace)
+        try:
+            yield
+        finally:
+            set_namespace(before.fileno(), "that the thread came from")
 
 
 @dataclass(frozen=True, slots=True)

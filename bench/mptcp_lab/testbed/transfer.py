@@ -157,16 +157,16 @@ def observe(
 
 
 def download(
-    lab: Lab, argv: Sequence[str], *, timeout: float, watch: Callable[[float], None] = lambda elapsed: None,
-    may_time_out: bool = False,
-) -> Observation:  # fmt: skip
-    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, not after a timeout."""
-    seen = observe(lab, argv, timeout=timeout, watch=watch)
-    if seen.timed_out and may_time_out:
-        return seen
-    if seen.timed_out:
+    lab: Lab, argv: Sequence[str], *, timeout: float, may_time_out: bool = False, **options: Any
+) -> Observation:
+    """Observe a download, with the *options* of :func:`observe`.
+
+    Raises TestbedError if it fails; if it *may_time_out*, not after a timeout.
+    """
+    seen = observe(lab, argv, timeout=timeout, **options)
+    if seen.timed_out and not may_time_out:
         raise TestbedError(f"download by {argv[0]}: no end after {timeout:g} s")
-    if seen.status != 0:
+    if not seen.timed_out and seen.status != 0:
         raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.said}")
     return seen
 
