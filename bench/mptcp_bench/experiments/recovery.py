@@ -132,8 +132,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
 
         def restored() -> bool:
             """Return whether the sysctls are as before. Interfaces that were added or removed do not count."""
-            now = dumps.sysctls(node)
-            return not now.startswith(dumps.FAILED) and not dumps.changed_sysctls(before[dumps.SYSCTLS], now)
+            return not dumps.changed_sysctls(before[dumps.SYSCTLS], dumps.sysctls(node))
 
         restored_after = _seconds_until(restored, RESTART_TIMEOUT)
         after_kill = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)
