@@ -128,7 +128,7 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
         (f"mptcp endpoint add {SECOND_ADDRESS} {device} id 200 subflow", "mptcp endpoint delete id 200"),
     ]
     for each in bed.testbed.topology.node("client").endpoints:
-        restore = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} {' '.join(each.flags)}"
+        restore = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} subflow"
         changes.append((f"mptcp endpoint delete id {each.id}", restore))
     with ExitStack() as stack:
         for do, undo in changes:

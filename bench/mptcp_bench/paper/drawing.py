@@ -58,8 +58,8 @@ def draw_rates(axes: Any, found: Found, trial: Trial) -> None:
             total = [sum(both) for both in zip(*paths.values(), strict=True)]
             axes.plot(times, total, color="#9a9a9a", linewidth=0.9, label="both paths", zorder=4)
     for baseline in found.cells if trial.path is None else ():
-        if baseline.kind == "baseline" and (rate := values(found.of(baseline), f"rate_{baseline.path}")):
-            level = fmean(rate) / 1e6
+        if baseline.kind == "baseline" and (alone := values(found.of(baseline), f"rate_{baseline.path}")):
+            level = fmean(alone) / 1e6
             label, color = f"{baseline.title}: {level:.1f} Mbit/s", style.PATHS[str(baseline.path)].color
             axes.axhline(level, color=color, linestyle=style.DASHED, linewidth=1.3, label=label, zorder=5)
     if trial.cap:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, PathError, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, PathError, UniformLoss
 from mptcp_lab.remote import read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, lab_of
 from mptcp_lab.testbed.features import need
@@ -52,7 +52,7 @@ def _percent(text: str) -> float:
     return value
 
 
-def parse_loss(text: str) -> Loss | None:
+def parse_loss(text: str) -> GilbertElliott | None:
     """Return uniform loss for ``1%``, Gilbert-Elliott loss for ``p,r,1-h,1-k`` (percentages), None for ``0``."""
     numbers = [_percent(part) for part in text.split(",")]
     if len(numbers) == 1:
@@ -77,7 +77,7 @@ class Settings:
         "maximum deviation of the delay in each direction, uniform, without reordering", "2 ms", parse_time,
         name="wifi.jitter",
     )  # fmt: skip
-    wifi_loss: Loss | None = parameter(  # noqa: RUF009
+    wifi_loss: GilbertElliott | None = parameter(  # noqa: RUF009
         'loss towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott', "0%", parse_loss, name="wifi.loss"
     )
     cap: int = parameter("rate to which the throttler limits Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .files import remove_tree
-from .processes import MountError, descendants, kill_tree, with_mounts
+from .processes import MountError, descendants, end_of, kill_tree, with_mounts
 
 GRACE = 10.0
 """Seconds that the programs may take to end after SIGTERM."""
@@ -58,7 +58,7 @@ def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         kill_tree(child.pid)
         out, err = child.communicate()
-        raise Refused(f"no end after {timeout:g} s{_end_of(out + err)}") from None
+        raise Refused(f"no end after {timeout:g} s{end_of(out, err)}") from None
     return {"code": child.returncode, "out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
 
 
@@ -69,10 +69,6 @@ def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
         raise Refused(f"the program {argv[0]!r} is not installed") from None
     except OSError as error:
         raise Refused(f"{argv[0]}: {error.strerror}") from None
-
-
-def _end_of(output: bytes) -> str:
-    return "".join(f"\n    {line}" for line in output.decode(errors="replace").splitlines()[-12:])
 
 
 class Server:
@@ -153,7 +149,7 @@ class Server:
     def _undo(self, number: int, timeout: float) -> None:
         done = run(self._undo_commands[number], None, timeout)
         if done["code"] != 0:
-            raise Refused(f"exit code {done['code']}{_end_of((done['out'] + done['err']).encode())}")
+            raise Refused(f"exit code {done['code']}{end_of(done['out'], done['err'])}")
         # Delete the command only now. If undoing the change has failed, it is tried again at the end.
         del self._undo_commands[number]
 

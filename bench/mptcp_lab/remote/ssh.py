@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ..agent import counters
-from ..testbed.commands import TestbedError, end_of, undo_after, undone
+from ..agent.processes import end_of
+from ..testbed.commands import TestbedError, undo_after, undone
 from ..testbed.host import KILL_SECONDS, Host, Program
 from .connection import Connection, HostRole, agent_command
 

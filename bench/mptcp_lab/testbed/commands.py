@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ..agent.processes import end_of
+
 
 class TestbedError(Exception):
     """The testbed failed to do something. The text has the attempt and the reason."""
@@ -62,10 +64,3 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
     with undone_on_error(undo):
         yield
     undo()
-
-
-def end_of(*outputs: str | bytes | None) -> str:
-    """Return the end of a command's output, indented, for an error message."""
-    texts = [o.decode(errors="replace") if isinstance(o, bytes) else o for o in outputs if o]
-    lines = "\n".join(texts).strip().splitlines()[-12:]
-    return "".join(f"\n    {line}" for line in lines)

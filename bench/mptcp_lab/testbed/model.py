@@ -54,7 +54,6 @@ class Endpoint:
     address: str
     device: str
     id: int
-    flags: tuple[str, ...] = ("subflow",)
 
 
 @dataclass(frozen=True, slots=True)

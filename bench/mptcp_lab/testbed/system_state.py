@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..agent.processes import descendants
-from .commands import end_of
+from ..agent.processes import descendants, end_of
 from .features import missing
 from .node import LiveNode
 

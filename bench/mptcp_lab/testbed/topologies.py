@@ -70,11 +70,7 @@ def _add_hop(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]]:
             mtu=max(1500, path.mtu),
         ),
     )
-    routes: tuple[str, ...] = _default(WAN, between)
-    if path.down.mtu < path.mtu:
-        # A device also drops received packets that are larger than its own MTU, so the route has the smaller MTU.
-        routes += _route(f"{{0}}{i}{{2}}", i, 2, f"dev {LAN} mtu {path.down.mtu}")
-    return hop, Node(hop.node, routes, sysctls=FORWARDING), links
+    return hop, Node(hop.node, _default(WAN, between), sysctls=FORWARDING), links
 
 
 def paths(
