@@ -51,12 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         _complain("interrupted", interrupt)
         return INTERRUPTED
-    except (TestbedError, OptionError, result_file.ResultError) as error:
+    except (TestbedError, OptionError, result_file.ResultError, OSError) as error:
         _complain(str(error), error)
-        return 1
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        _complain(f"{where}{error.strerror or error}", error)
         return 1
     return code
 

@@ -3,18 +3,18 @@
 
 Intervals are Student's t intervals, because runs are few and independent, and their variance is not known beforehand
 (NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which does
-not assume equal variances. Means and the normal distribution are the standard library's.
+not assume equal variances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, isfinite, isnan, modf, nan, sqrt
-from statistics import NormalDist, fmean, geometric_mean, stdev, variance
+from statistics import fmean, geometric_mean, stdev, variance
 from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
-    "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
+    "CONFIDENCE", "Comparison", "Interval", "compare", "exact_median_interval", "fmean", "geometric_mean",
     "mean_bounds", "mean_interval", "median", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mptcp_common.status_client import ask, ask_text
-from mptcp_lab.agent.pacing import Paced
+from mptcp_lab.agent.counters import Paced
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, paths
 from mptcp_lab.testbed.model import Topology

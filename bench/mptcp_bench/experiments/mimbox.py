@@ -28,7 +28,6 @@ from rich.table import Table as RichTable
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of, paths
-from mptcp_lab.testbed.mtu import mtu
 from mptcp_lab.testbed.services import PROXY_PORT, start_origin
 
 from .. import style
@@ -253,7 +252,7 @@ def figure(
 
 def measure_with_mtu(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     ends = [end for link in bed.testbed.topology.links for end in (link.a, link.b)]
-    return measure(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
+    return measure(bed, turn.cell, scopes=(bed.testbed[end.node].set_mtu(end.device, turn.cell.at) for end in ends))
 
 
 GOODPUT = figure(

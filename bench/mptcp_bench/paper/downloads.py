@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from mptcp_lab.agent.processors import usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
-from mptcp_lab.testbed.mtu import mtu
 from mptcp_lab.testbed.services import Throttler, start_origin, start_proxy, start_throttler, write_throttler_config
 from mptcp_lab.testbed.transfer import Observation, download, processors_of, wget
 
@@ -58,7 +57,7 @@ def configure(lab: Lab, trial: Trial) -> Iterator[None]:
             stack.enter_context(client.sysctl(key, f"{min(smallest, largest)} {min(initial, largest)} {largest}"))
         if trial.mtu is not None:
             for path in lab.paths:
-                stack.enter_context(mtu(client, path.device, trial.mtu))
+                stack.enter_context(client.set_mtu(path.device, trial.mtu))
         yield
 
 

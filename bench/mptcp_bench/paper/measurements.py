@@ -17,14 +17,6 @@ from mptcp_lab.testbed.transfer import Observation
 from ..experiments.columns import Column, Results, columns_of, figure, for_pictures
 
 MB = 1_000_000
-DROPS = (
-    "TcpExtTCPRcvQDrop",
-    "TcpExtRcvPruned",
-    "TcpExtOfoPruned",
-    "TcpExtTCPBacklogDrop",
-    "MPTcpExtRcvPruned",
-)
-"""Kernel counters of data that a receiver dropped because it had no room."""
 SETTLE_SECONDS = 1.0
 """Seconds at the start of a download that rates do not include; at most a quarter of the download."""
 THROTTLED_SETTLE_SECONDS = 5.0
@@ -90,9 +82,7 @@ class Download:
     before_cap: float | None = figure(
         "Ethernet on the wire, greatest before the cap was in force, Mbit/s", None, scale=1e-6
     )
-    retransmissions: float | None = figure("retransmitted segments", None)
     retransmission_share: float | None = figure("retransmitted / sent segments, %", None, scale=100, digits=3)
-    receiver_drops: float | None = figure("segments that the receiver dropped", None)
     least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
     samples: Sequence[Sample] = for_pictures()
 
@@ -167,9 +157,8 @@ def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Downlo
         numbers[f"share_{path}"] = octets / total if total else 0.0
         numbers[f"rate_{path}"] = mean_rate(seen.samples, path, settle, seen.ended)
     sender = seen.origin_counters if trial.path else seen.proxy_counters
-    retransmissions = float(sender.get("TcpRetransSegs", 0))
     if segments := sender.get("TcpOutSegs", 0):
-        numbers["retransmission_share"] = retransmissions / segments
+        numbers["retransmission_share"] = sender.get("TcpRetransSegs", 0) / segments
     if trial.throttled:
         taken = time_to_throttle(seen, "ethernet", trial.cap)
         numbers |= {"capped": float(taken is not None), "time_to_throttle": taken}
@@ -183,8 +172,6 @@ def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Downlo
         goodput=seen.goodput,
         duration=seen.ended,
         joined=seen.joined,
-        retransmissions=retransmissions,
-        receiver_drops=float(sum(seen.counters.get(name, 0) for name in DROPS)),
         least_idle=min((each.least_idle for each in used if each.least_idle is not None), default=None),
         samples=seen.samples,
         **numbers,

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read the counters of this process's network namespace; see proc(5), nstat(8)."""
+"""Read the counters of this process's network namespace, once or at a steady pace; see proc(5), nstat(8)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 NET = Path("/proc/thread-self/net")
@@ -51,3 +53,38 @@ def read_devices() -> dict[str, tuple[int, int, int]]:
 
 def read_protocols() -> dict[str, int]:
     return protocols((NET / "snmp").read_text(), (NET / "netstat").read_text())
+
+
+class Paced:
+    """A thread that calls *take* every *interval* seconds, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, take: Callable[[], None], interval: float) -> None:
+        self.error: Exception | None = None
+        """The error that *take* raised. After an error, *take* is not called again."""
+        self._take, self._interval = take, interval
+        self._stop = threading.Event()
+        self._due = 0.0
+        self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
+
+    def start(self) -> None:
+        """Call *take* now and raise its error; then every interval."""
+        self._due = time.monotonic()
+        self._take()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the calls and wait for the last one."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                # Delays must not add up. But the time between two readings must not be short either, or their rate
+                # would depend on a single packet.
+                self._due = max(self._due + self._interval, time.monotonic() + self._interval / 2)
+                if self._stop.wait(max(0.0, self._due - time.monotonic())):
+                    return
+                self._take()
+        except Exception as error:
+            self.error = error

@@ -11,7 +11,8 @@ Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`
 =========  ================================  ====================================================================
 ``do``     fields                            answer
 =========  ================================  ====================================================================
-run        argv, input, timeout, undo        code, out, err when it has ended; change: the number of an undo command
+run        argv, input, timeout              code, out, err when it has ended
+change     argv, timeout, undo               change: the number of the undo command
 start      argv, env, mounts, log            pid; later a line ``{"ended": pid, "code": …}``
 signal     pid, number, tree                 nothing more
 undo       change, timeout                   nothing more
@@ -62,6 +63,12 @@ def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     return {"code": child.returncode, "out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
 
 
+def _run_or_refuse(argv: list[str], timeout: float) -> None:
+    done = run(argv, None, timeout)
+    if done["code"] != 0:
+        raise Refused(f"exit code {done['code']}{end_of(done['out'], done['err'])}")
+
+
 def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(argv, start_new_session=True, **options)
@@ -109,18 +116,15 @@ class Server:
         self.answer({"id": request["id"], **answer})
 
     def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        command = request["argv"], request.get("input"), request["timeout"]
-        if "undo" not in request:
-            return run(*command)
+        return run(request["argv"], request.get("input"), request["timeout"])
+
+    def _do_change(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._changing:
             self._count += 1
             # Record the undo command before the change, because undoing a change that was not made is harmless.
             self._undo_commands[self._count] = request["undo"]
-            done = run(*command)
-            if done["code"] != 0:
-                with suppress(Refused):
-                    self._undo(self._count, request["timeout"])
-            return {**done, "change": self._count}
+            _run_or_refuse(request["argv"], request["timeout"])
+            return {"change": self._count}
 
     def _do_start(self, request: dict[str, Any]) -> dict[str, Any]:
         argv = with_mounts(request["argv"], request["mounts"])
@@ -147,9 +151,7 @@ class Server:
         return {}
 
     def _undo(self, number: int, timeout: float) -> None:
-        done = run(self._undo_commands[number], None, timeout)
-        if done["code"] != 0:
-            raise Refused(f"exit code {done['code']}{end_of(done['out'], done['err'])}")
+        _run_or_refuse(self._undo_commands[number], timeout)
         # Delete the command only now. If undoing the change has failed, it is tried again at the end.
         del self._undo_commands[number]
 

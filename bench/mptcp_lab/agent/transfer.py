@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from . import counters
-from .pacing import Paced
 
 LEAD_SECONDS = 0.3
 """Seconds that are sampled before and after the download."""
@@ -75,19 +74,20 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
         if joined is None and counters.read_protocols().get(JOINED, 0) > before.get(JOINED, 0):
             joined = now
 
-    paced = Paced(take, specification["interval"])
+    paced = counters.Paced(take, specification["interval"])
     paced.start()
     time.sleep(LEAD_SECONDS)
     result = download(specification["argv"], specification["timeout"])
     time.sleep(LEAD_SECONDS)
     paced.stop()
+    if paced.error is not None:
+        raise paced.error
     start = result["began"]
     return {
         **result,
         "samples": [(time - start, octets) for time, octets in samples],
         "joined": None if joined is None else joined - start,
         "counters": counters.added_to(before, counters.read_protocols()),
-        "sampling_error": None if paced.error is None else repr(paced.error),
     }
 
 

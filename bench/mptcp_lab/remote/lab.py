@@ -7,21 +7,14 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ..testbed.commands import TestbedError
+from ..testbed.commands import REPOSITORY, TestbedError
 from ..testbed.host import Lab
-from ..testbed.installed import REPOSITORY
 from ..testbed.model import MAX_PM_LIMIT
 from ..testbed.services import PROXY_PORT
 from .inventory import Inventory
 from .ssh import SshHost
 
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
-PROGRAMS = {
-    "client": ("ip", "ss", "sysctl", "wget", "mptcpize"),
-    "proxy": ("ip", "ss", "sysctl", "squid", "tcpdump"),
-    "origin": ("ss", "apache2"),
-}
-"""Programs that each host needs."""
 OWN_COMMANDS = {"proxy": ("mptcp-proxy", "mptcp-throttler")}
 PORTS = {"proxy": PROXY_PORT, "origin": 80}
 _ENABLED = "net.mptcp.enabled"
@@ -51,9 +44,6 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
 
 
 def _problems(host: SshHost) -> Iterator[str]:
-    for program in PROGRAMS[host.name]:
-        if not host.has(program):
-            yield f"{host.role}: the program {program} is not installed"
     for name in OWN_COMMANDS.get(host.name, ()):
         try:
             host.program(name)
@@ -69,7 +59,7 @@ def _problems(host: SshHost) -> Iterator[str]:
             yield f"{host.role}: {name} is down or not connected"
         elif 4 not in devices[name].addresses:
             yield f"{host.role}: {name} has no IPv4 address"
-    if host.name in PORTS and host.has("ss"):
+    if host.name in PORTS:
         port = PORTS[host.name]
         if listening := host.run(["ss", "-Hltnp", "sport", "=", f":{port}"]).stdout.split():
             yield f"{host.role}: port {port} is used by {listening[-1]}; stop it for the experiment"

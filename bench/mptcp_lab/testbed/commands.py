@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run commands. Errors name what was attempted."""
+"""Run commands, and find those of this project. Errors name what was attempted."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ..agent.processes import end_of
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class TestbedError(Exception):
@@ -64,3 +69,12 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
     with undone_on_error(undo):
         yield
     undo()
+
+
+def program(name: str) -> str:
+    """Return the path of one of our commands, in the directory of this interpreter or in PATH. Raises TestbedError."""
+    installed = Path(sysconfig.get_path("scripts")) / name
+    path = str(installed) if installed.exists() else shutil.which(name)
+    if path is None:
+        raise TestbedError(f"start {name}: not installed in {installed.parent}; sudo ./run test installs it")
+    return path

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..agent import counters
-from .commands import TestbedError, run, undone
+from .commands import TestbedError, program, run, undone
 from .host import Host
-from .installed import program
 from .model import Topology
 from .ownership import NAMESPACES
 from .process import Process

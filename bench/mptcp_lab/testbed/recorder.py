@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from ..agent.pacing import Paced
+from ..agent.counters import Paced
 from .commands import TestbedError
 from .node import LiveNode
 

@@ -29,7 +29,6 @@ ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
 """Numbers of the client's networks. Numbers 8, 9 and from 18 on belong to proxy and origin, from 33 on to hops."""
-MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 SECOND_PROXY, HOME = 11, 48
 """Numbers of the networks of a second proxy, and of a relay's clients."""
@@ -86,10 +85,7 @@ def paths(
     gets a hop. The client's connections open on the first path; the other paths are joined. With *proxy_interfaces*,
     the proxy keeps its address, but the packets of path *i* use the *i*-th of its interfaces (wan0, wan1, …).
     """
-    count = len(rates)
-    if not 1 <= count <= MAX_PATHS:
-        raise ValueError(f"{count} paths: 1 to {MAX_PATHS} are possible")
-    numbers = PATH_NETWORKS[:count]
+    numbers = PATH_NETWORKS[: len(rates)]
     links: list[Link] = []
     hops: list[Hop] = []
     nodes: list[Node] = []
@@ -129,7 +125,7 @@ def paths(
         for offset, address in enumerate(_net(i, 2))
     ]
     return Topology(
-        name or f"{count}-paths",
+        name or f"{len(rates)}-paths",
         (
             Node("client", tuple(routes["client"]), tuple(endpoints)),
             Node("core", tuple(routes["core"]), sysctls=FORWARDING),
@@ -172,8 +168,6 @@ def behind_relay(topology: Topology) -> Topology:
 
     The relay does not forward packets. Network 48 connects relay and client.
     """
-    if topology.hops:
-        raise ValueError(f"topology {topology.name}: a relay has no emulated paths")
     relay_end = End("relay", "lan0", _net(HOME, 1))
     moved = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links

@@ -13,7 +13,7 @@ from ssh_hosts import PARTS, SshHosts, plain, start
 
 from mptcp_bench.result_file import FILE, load
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.commands import program
 from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel

@@ -131,7 +131,7 @@ def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(be
     for name in ("first.svg", "second.png", "second.svg"):
         bench.target.with_name(name).write_text("of an earlier run")
     bench.measure = lambda: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    assert bench.run() == (1, "mptcp-bench: No space left on device\n")
+    assert bench.run() == (1, "mptcp-bench: [Errno 28] No space left on device\n")
     assert bench.files == {FILE, "first.png", "first.svg"}
     assert load(bench.target).seed == 3
 
