@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-bench``: the demo, the paper's experiments and ours, their report, and clean-up after killed runs."""
+"""The command line ``mptcp-bench``: demo, experiments, their report, and clean-up after killed runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .result_file import ExperimentResult
 INTERRUPTED = 130
 ALL = "all"
 FILE_WIDTH = 120
-"""Columns of a table that is not printed to a terminal: the width of the widest table."""
+"""Characters in a line if the output is not a terminal: as many as the widest table has."""
 PICTURE_KINDS = ("png", "svg")
 COLORS = {"holds": "green", "differs": "yellow"}
 """Colours of verdicts on claims; the others are red."""
@@ -75,35 +75,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('mptcp-steering-bench')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="downloads over Ethernet and Wi-Fi, live, with a picture")
+    demo = commands.add_parser("demo", help="download over Ethernet and Wi-Fi, print the rates, and draw a picture")
     demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    demo.add_argument("--quick", action="store_true", help="shorter downloads without a cap")
+    demo.add_argument("--quick", action="store_true", help="make the downloads without a cap shorter")
     demo.set_defaults(command=_run, name=DEMO.name, seed=1, set=[], inventory=None)
 
-    run = commands.add_parser("run", help="run an experiment: result.json and a figure")
+    run = commands.add_parser("run", help="run an experiment, and write its result and its figures")
     names = [*PAPER, *EXPERIMENTS, ALL]
-    run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
+    run.add_argument(
+        "name", choices=names, metavar="NAME", help=f"an experiment of mptcp-bench list, or {ALL} of the paper"
+    )
     run.add_argument("--seed", type=int, default=1, help="seed of all random choices: order, losses, jitter")
-    run.add_argument("--quick", action="store_true", help="a reduced run that only shows that it works")
+    run.add_argument(
+        "--quick", action="store_true", help="make a reduced run, which only shows that the experiment works"
+    )
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
+    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="use real hosts, by ssh, instead of namespaces")
     run.set_defaults(command=_run)
 
-    report = commands.add_parser("report", help="one HTML page of all results")
+    report = commands.add_parser("report", help="write an HTML page with all results")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
-    report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR, or kept.html")
+    report.add_argument(
+        "--output", type=Path, metavar="FILE", help="file of the page; by default report.html or kept.html in DIR"
+    )
     kept = report.add_mutually_exclusive_group()
     kept.add_argument("--kept", action="store_true", help="use the results in docs/results instead of DIR")
     kept.add_argument(
         "--docs",
         nargs="*",
         metavar="NAME",
-        help="for maintainers, instead of the page: keep these results in docs/results, write the tables of docs/",
+        help="for maintainers: instead of the page, copy these results to docs/results, and update the tables in docs/",
     )
     report.set_defaults(command=_report)
 
-    listing = commands.add_parser("list", help="list experiments, parameters, and the testbeds that exist")
+    listing = commands.add_parser("list", help="list the experiments, their parameters, and the testbeds that exist")
     listing.set_defaults(command=_list)
     cleanup = commands.add_parser("cleanup", help="remove the remains of killed runs")
     cleanup.set_defaults(command=_cleanup)
@@ -137,13 +143,13 @@ def _command(name: str) -> str:
 
 
 def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argparse.Namespace) -> Findings:
-    """Run the experiment, write result and pictures, and print tables."""
+    """Run the experiment, write its result and pictures, and print its tables."""
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     seed, quick = arguments.seed, arguments.quick
     target: Path = arguments.output / experiment.name / result_file.FILE
-    hosts = provenance.of_hosts(arguments.inventory) if arguments.inventory is not None else {}
+    hosts = provenance.collect_from_hosts(arguments.inventory) if arguments.inventory is not None else {}
     begin = ExperimentResult(
         provenance=replace(provenance.collect(seed), **hosts),
         experiment=experiment.name,
@@ -213,9 +219,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    cleaned = remove_stale()
-    for line in cleaned.done or ([] if cleaned.failures else ["no remains were found"]):
+    done, failures = remove_stale()
+    for line in done or ([] if failures else ["no remains were found"]):
         print(line)
-    for line in cleaned.failures:
+    for line in failures:
         print(f"mptcp-bench cleanup: {line}", file=sys.stderr)
-    return 1 if cleaned.failures else 0
+    return 1 if failures else 0

@@ -2,13 +2,12 @@
 """Defines, reads and writes ``results/NAME/result.json``, for the paper's experiments and our own.
 
 Values are in SI units (seconds, bits per second, bytes, shares from 0 to 1), unless an aim names its unit. The JSON
-keys are the field names below. A file is replaced in one step, so that an interrupted run leaves a complete file.
+keys are the field names below.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,7 +91,7 @@ class Verdict:
         """The measurement in words, or the value as text."""
         if self.said or self.value is None:
             return self.said or "nothing"
-        return shown(self.value, self.unit, self.least, self.most)
+        return number_text(self.value, self.unit, self.least, self.most)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.measured}, wanted {self.wanted}"
@@ -107,7 +106,7 @@ def judge(value: float | None, least: float | None, most: float | None) -> AimVe
     return "met" if (least is None or value >= least) and (most is None or value <= most) else "missed"
 
 
-def shown(value: float, unit: str, least: float | None = None, most: float | None = None) -> str:
+def number_text(value: float, unit: str, least: float | None = None, most: float | None = None) -> str:
     """Return *value* as text with four digits; with more if rounding would cross one of its bounds."""
     if math.isfinite(value) and value == int(value):
         return f"{value:,.0f}{unit}"
@@ -181,11 +180,6 @@ def prepare(directory: Path) -> None:
 
 
 def write(result: ExperimentResult, target: Path) -> None:
-    """Replace *target* by *result* in one step. Raises OSError."""
+    """Write *result* into *target*. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_text(to_json(result))
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    target.write_text(to_json(result))

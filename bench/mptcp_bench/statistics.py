@@ -88,9 +88,8 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
 
 
 class Comparison(NamedTuple):
-    """The mean of a sample minus its reference, with one-sided bounds of 95 %, which are None for too few values."""
+    """One-sided bounds of 95 % of a sample's mean minus its reference; None for too few values."""
 
-    difference: float
     low: float | None
     high: float | None
 
@@ -102,21 +101,21 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
     difference = fmean(sample) - factor * fmean(others)
     parts = [(sample, 1.0)] if is_constant else [(sample, 1.0), (others, factor)]
     if any(len(values) < 2 for values, _ in parts):
-        return Comparison(difference, None, None)
+        return Comparison(None, None)
     # Squared standard error of each mean, then Welch-Satterthwaite degrees of freedom.
     squares = [weight**2 * variance(values) / len(values) for values, weight in parts]
     if not (error := sqrt(sum(squares))):
-        return Comparison(difference, difference, difference)
+        return Comparison(difference, difference)
     freedom = 1 / sum((s / sum(squares)) ** 2 / (len(v) - 1) for s, (v, _) in zip(squares, parts, strict=True))
     half = _t(CONFIDENCE, freedom) * error
-    return Comparison(difference, difference - half, difference + half)
+    return Comparison(difference - half, difference + half)
 
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
     """Return the one-sided 95 % bounds of the mean; NaN for fewer than two values; the mean if a value is infinite."""
     if len(values) > 1 and not all(map(isfinite, values)):
         return fmean(values), fmean(values)
-    found = compare(values, 0.0) if values else Comparison(nan, None, None)
+    found = compare(values, 0.0) if values else Comparison(None, None)
     return (nan, nan) if found.low is None or found.high is None else (found.low, found.high)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ..result_file import Judgement, Verdict, shown
+from ..result_file import Judgement, Verdict, number_text
 from ..statistics import compare, exact_median_interval, fmean, mean_bounds, median
 from .aims import Aim
 
@@ -101,7 +101,7 @@ class Claim:
         measured = f"{self.what}: {self.aim.measured}"
         if self.interval is not None:
             low, high = self.interval
-            measured += f" ({shown(low, '')} to {shown(high, self.unit)}, n = {len(self.values)})"
+            measured += f" ({number_text(low, '')} to {number_text(high, self.unit)}, n = {len(self.values)})"
         return f"{measured}; wanted {self.aim.wanted}"
 
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mptcp_lab.agent.counters import added_to
+from mptcp_lab.agent.counters import increments
 from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
@@ -108,7 +108,7 @@ class RateCell:
         crowd.replace_per_second(0)
         crowd.keep_open(0)
         connections = client.read().opened
-        joins = added_to(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
+        joins = increments(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
 
         def finished() -> bool:
             time.sleep(QUERY_INTERVAL)

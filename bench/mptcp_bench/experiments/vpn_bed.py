@@ -193,7 +193,7 @@ def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float) -> Point:
     seen = observe(bed.lab, wget(url), timeout=bed.seconds)
     whole = seen.status == 0 and seen.sha256 == bed.origin.digests[FILE_NAME]
     if not (seen.timed_out and seen.octets) and not whole:
-        raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
+        raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.error_output}")
     client, server = counters.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
     received = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}

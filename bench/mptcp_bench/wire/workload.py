@@ -41,12 +41,6 @@ class Workload:
     origin_rate: int | None = None
     """Rate in bits per second to which the origin's link is limited, so that the proxy never waits for the client."""
 
-    @property
-    def seconds(self) -> float:
-        """Approximate duration of all requests."""
-        sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
-        return self.requests * max(1 / PACE, sending)
-
 
 def measure(
     lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool
@@ -98,8 +92,7 @@ def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: 
         # An empty Expect header, so that curl sends the body without waiting for "100 Continue".
         argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
     argv.append(url)
-    timeout = 30 + 4 * workload.seconds
-    ended = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=timeout)
+    ended = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=30 + workload.requests)
     answers = ended.stdout.splitlines()
     complete = answers.count(f"200 {workload.down}")
     if ended.returncode != 0 or complete != workload.requests or len(answers) != complete:

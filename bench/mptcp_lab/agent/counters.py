@@ -11,18 +11,18 @@ from pathlib import Path
 NET = Path("/proc/thread-self/net")
 
 
-def devices(text: str) -> dict[str, tuple[int, int, int]]:
-    """Return, by device in /proc/net/dev, received and sent bytes with Ethernet headers, and received packets."""
+def parse_devices(text: str) -> dict[str, tuple[int, int, int]]:
+    """Return, for each device in /proc/net/dev: received and sent bytes with Ethernet headers, and received packets."""
     result = {}
     for line in text.splitlines()[2:]:
-        device, _, rest = line.partition(":")
-        fields = rest.split()
+        device, _, numbers = line.partition(":")
+        fields = numbers.split()
         result[device.strip()] = int(fields[0]), int(fields[8]), int(fields[1])
     return result
 
 
-def protocols(*texts: str) -> dict[str, int]:
-    """Return the counters in /proc/net/snmp and /proc/net/netstat by their nstat(8) names."""
+def parse_protocols(*texts: str) -> dict[str, int]:
+    """Return the counters in *texts*, those of /proc/net/snmp and /proc/net/netstat, by their nstat(8) names."""
     result = {}
     for text in texts:
         lines = [line.split() for line in text.splitlines()]
@@ -33,13 +33,13 @@ def protocols(*texts: str) -> dict[str, int]:
     return result
 
 
-def added_to(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def increments(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return the counters that changed, with their increments."""
     return {name: value - before.get(name, 0) for name, value in after.items() if value != before.get(name, 0)}
 
 
 def fallbacks(added: Mapping[str, int]) -> int:
-    """Return how many connections became plain TCP (RFC 8684, 3.7) in any way, from the counters' increments."""
+    """Return the number of connections that became plain TCP (RFC 8684, 3.7), from the counters' increments."""
     return sum(
         value
         for name, value in added.items()
@@ -48,11 +48,11 @@ def fallbacks(added: Mapping[str, int]) -> int:
 
 
 def read_devices() -> dict[str, tuple[int, int, int]]:
-    return devices((NET / "dev").read_text())
+    return parse_devices((NET / "dev").read_text())
 
 
 def read_protocols() -> dict[str, int]:
-    return protocols((NET / "snmp").read_text(), (NET / "netstat").read_text())
+    return parse_protocols((NET / "snmp").read_text(), (NET / "netstat").read_text())
 
 
 class Paced:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Prepare the hosts of an inventory for an experiment, and restore them. All known problems are reported together."""
+"""Prepare the hosts of an inventory for an experiment, and restore them. All problems are reported together."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from .ssh import SshHost
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
 OWN_COMMANDS = {"proxy": ("mptcp-proxy", "mptcp-throttler")}
 PORTS = {"proxy": PROXY_PORT, "origin": 80}
+"""Ports that must be free."""
 _ENABLED = "net.mptcp.enabled"
 
 
@@ -35,8 +36,8 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
         words = proxy.run(["ip", "mptcp", "limits", "show"]).stdout.split()
         limits = dict(zip(words[::2], words[1::2], strict=True))
         set_limits = ["ip", "mptcp", "limits", "set"]
-        do = [word for name in limits for word in (name, str(MAX_PM_LIMIT))]
-        stack.enter_context(proxy.changed([*set_limits, *do], [*set_limits, *words]))
+        greatest = [word for name in limits for word in (name, str(MAX_PM_LIMIT))]
+        stack.enter_context(proxy.changed([*set_limits, *greatest], [*set_limits, *words]))
         script = ["sh", str(client.provide(MULTIPATH))]
         stack.enter_context(client.changed([*script, "up", *client.role.devices], [*script, "down"]))
         _check_first_path(client, proxy.service_address())

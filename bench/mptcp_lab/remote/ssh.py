@@ -172,7 +172,7 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
         raise KeyError(f"{self.name}:{', '.join(names)} has no IPv{family} address")
 
     def mib(self) -> dict[str, int]:
-        return counters.protocols(*(self.read(counters.NET / name).decode() for name in ("snmp", "netstat")))
+        return counters.parse_protocols(*(self.read(counters.NET / name).decode() for name in ("snmp", "netstat")))
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:

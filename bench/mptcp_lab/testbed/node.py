@@ -62,10 +62,6 @@ class LiveNode(Host):
         self.directory = directory
         self._topology = topology
         self._scope = scope
-        with entered(namespace):
-            # The file shows the devices of the namespace in which it was opened, whichever thread reads it.
-            self._counters = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
-        scope.callback(os.close, self._counters)
         self._logs = 0
 
     def run(
@@ -118,8 +114,8 @@ class LiveNode(Host):
 
     def counters(self) -> dict[str, InterfaceBytes]:
         """Return the counters of all devices, which are read at the same moment."""
-        text = os.pread(self._counters, 65536, 0).decode()
-        return {device: InterfaceBytes(*octets) for device, octets in counters.devices(text).items()}
+        with self.entered():
+            return {device: InterfaceBytes(*octets) for device, octets in counters.read_devices().items()}
 
     def interface_bytes(self, device: str) -> InterfaceBytes:
         return self.counters()[device]

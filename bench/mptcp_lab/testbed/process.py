@@ -55,8 +55,6 @@ class Process(Program):
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.namespace = namespace
-        self.argv = tuple(argv)
         self.log = log
         private = {target: os.fspath(source) for target, source in (mounts or {}).items()}
         with log.open("ab") as output:

@@ -116,7 +116,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._read = read or (lambda: {device: node.interface_bytes(device).received for device in self.devices})
         self._samples: list[Sample] = []
         self.started = time.monotonic()
-        """Zero of the samples' clock."""
+        """Start of the samples' clock, as time.monotonic()."""
         self._paced = Paced(self._take, interval)
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any
 from mptcp_common.units import counted
 
 from ..agent import processors
-from ..agent.counters import added_to, fallbacks
+from ..agent.counters import fallbacks, increments
 from .commands import TestbedError
 from .host import Host, Lab
 from .recorder import Sample
@@ -32,7 +32,7 @@ class Added:
 
     def read(self) -> list[dict[str, int]]:
         """Return the counters that changed, with their increments, for each host."""
-        return [added_to(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
+        return [increments(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
 
 
 def processors_of(host: Host) -> processors.Reading:
@@ -89,7 +89,7 @@ class Observation:
     timed_out: bool
     octets: int
     sha256: str
-    said: str
+    error_output: str
     """End of the program's standard error."""
     samples: tuple[Sample, ...]
     """Bytes that the client received over each path."""
@@ -160,7 +160,7 @@ def download(
     if seen.timed_out and not may_time_out:
         raise TestbedError(f"download by {argv[0]}: no end after {timeout:g} s")
     if not seen.timed_out and seen.status != 0:
-        raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.said}")
+        raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.error_output}")
     return seen
 
 

@@ -26,7 +26,7 @@ CAP = 5_000_000
 THROUGH = Trial("mptcp", "through the proxy", 10_000_000)
 ALONE = Trial("tcp-wifi", "alone", 10_000_000, path="wifi")
 SEEN = Observation(
-    ended=4.0, status=0, timed_out=False, octets=10_000_000, sha256="as it should be", said="", samples=(),
+    ended=4.0, status=0, timed_out=False, octets=10_000_000, sha256="as it should be", error_output="", samples=(),
     joined=0.1, counters={"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1},
     proxy_counters={"MPTcpExtMPJoinAckRx": 1}, origin_counters={},
 )  # fmt: skip

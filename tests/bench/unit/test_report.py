@@ -72,7 +72,7 @@ def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys
     for words in (
         "Figure 3: Multipath TCP",
         "2 claims of the paper: 1 holds 1 differs",
-        "3 aims of ours: 1 met 1 missed 1 no aim",
+        "3 own aims: 1 met 1 missed 1 no aim",
         "holds The paper: No less than TCP. Measured: 113 against 92 Mbit/s.",
         "differs The paper: Wi-Fi stays unused. Measured: It carried 20 %. Why: The scheduler fills it.",
         "missed nftables: gap: nothing, wanted ≤ 0.25",
