@@ -172,9 +172,9 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         picture.draw(file)
     for table in (*findings.tables, *filter(None, [findings.other_aims])):
         console.print(table)
-    for claim in (each for each in findings.aims if each.said):
+    for claim in (each for each in findings.aims if each.measured_text):
         verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
-        text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
+        text = f"{verdict} {claim.what}\n    [dim]{escape(claim.measured_text)}[/]"
         console.print(text, highlight=False, soft_wrap=True)
     for file in (target, *(file for _, file in pictures)):
         console.print(f"Written: {file}", highlight=False, soft_wrap=True)

@@ -142,7 +142,7 @@ def _verdict_lines(names: str, kept: Mapping[str, ExperimentResult]) -> Iterator
 def _table_of(found: ExperimentResult, key: str) -> Table:
     tables = {table.key: table for table in found.tables}
     if claims := [each for each in found.aims if each.verdict in get_args(Judgement)]:
-        rows = tuple((each.what, each.said, str(each.verdict)) for each in claims)
+        rows = tuple((each.what, each.measured_text, str(each.verdict)) for each in claims)
         tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
     if aims := [each for each in found.aims if each.verdict in VERDICTS]:
         cells = tuple((each.what, each.measured, each.wanted, VERDICTS[each.verdict]) for each in aims)

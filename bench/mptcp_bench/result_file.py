@@ -65,9 +65,9 @@ class Verdict:
     most: float | None = None
     verdict: AimVerdict | Judgement = _BY_BOUNDS
     """Computed from the bounds, unless it is given: by a result file, or by the function that judges a claim."""
-    said: str = ""
+    measured_text: str = ""
     """The measurement in words. Only claims have it."""
-    why: str = ""
+    explanation: str = ""
     """If the verdict is ``differs``: the mechanism, as measured. In older result files also, for ``fails``, a likely
     reason."""
 
@@ -89,8 +89,8 @@ class Verdict:
     @property
     def measured(self) -> str:
         """The measurement in words, or the value as text."""
-        if self.said or self.value is None:
-            return self.said or "nothing"
+        if self.measured_text or self.value is None:
+            return self.measured_text or "nothing"
         return number_text(self.value, self.unit, self.least, self.most)
 
     def __str__(self) -> str:

@@ -93,7 +93,7 @@ class Claim:
     @property
     def judged(self) -> Verdict:
         """The verdict on a statement that needs only this claim."""
-        return replace(self.aim, what=self.paper, verdict=self.verdict, said=self.text)
+        return replace(self.aim, what=self.paper, verdict=self.verdict, measured_text=self.text)
 
     @property
     def text(self) -> str:
@@ -121,7 +121,7 @@ def verdict_on_all(claims: Sequence[Claim]) -> Judgement:
 class Reason:
     """Why a statement does not hold today, and the claims that show that this is the reason."""
 
-    why: str
+    explanation: str
     signs: Sequence[Claim]
 
 
@@ -132,14 +132,14 @@ def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequenc
     signs, or if the paper's conditions, *given*, do not hold here.
     """
     verdict: Judgement = verdict_on_all(claims) if verdict_on_all(given) == "holds" else "not judged"
-    why, shown_claims = "", [*given, *claims]
+    explanation, shown_claims = "", [*given, *claims]
     if verdict == "fails":
         signs = [(reason, verdict_on_all(reason.signs)) for reason in reasons]
         proven = next((reason for reason, shows in signs if shows == "holds"), None)
         if proven is not None:
-            verdict, why = "differs", proven.why
+            verdict, explanation = "differs", proven.explanation
             shown_claims += proven.signs
         elif any(shows == "not judged" for _, shows in signs):
             verdict = "not judged"
-    said = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
-    return Verdict(paper, None, verdict=verdict, said=said, why=why)
+    texts = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
+    return Verdict(paper, None, verdict=verdict, measured_text=texts, explanation=explanation)

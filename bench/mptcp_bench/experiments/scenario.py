@@ -209,7 +209,7 @@ class Scenario(Generic[S, C, B, M]):
         results = self.results(turns, runs)
         judged = list(self._judged(results))
         # Claims are printed with their own words.
-        others = [aim for aim, is_shown in judged if not (is_shown or aim.said)]
+        others = [aim for aim, is_shown in judged if not (is_shown or aim.measured_text)]
         return Findings(
             tuple(table for each in self.tables if (table := each.shown(results)) is not None),
             {"runs": [run.record() for run in results.runs]},

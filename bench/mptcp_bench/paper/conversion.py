@@ -28,7 +28,7 @@ from ..wire.exchanges import Exchange
 from ..wire.workload import ORIGIN_PORT, Workload, measure
 from . import conversion_claims as claims
 from .conversion_claims import Delays
-from .settings import Settings, lab, ready
+from .settings import Settings, build_lab, check_host
 
 SMALL = Workload(120, 1024)
 SLOW_ORIGIN = Workload(5, 262_144, origin_rate=10_000_000)
@@ -96,14 +96,14 @@ def _paper(row: Row[str, Delays]) -> Sequence[float]:
 
 @contextmanager
 def _bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Converter]:
-    with lab(chosen, seed) as (hosts, check):
+    with build_lab(chosen, seed) as (hosts, check):
         yield Converter(hosts, chosen, check)
 
 
 SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
     settings=Settings,
     needs=(),
-    check_host=ready,
+    check_host=check_host,
     cells=lambda chosen: (claims.MPTCP, claims.TCP),
     runs=lambda chosen, *_: chosen.repetitions or (1 if chosen.short else 5),
     shared_bed=lambda cell: "table1",

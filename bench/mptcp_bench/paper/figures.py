@@ -20,7 +20,7 @@ from . import drawing
 from .claims import verdicts
 from .downloads import Downloads
 from .measurements import COLUMNS, MB, Download, Found, Trial
-from .settings import ETHERNET, WIFI, Settings, lab, ready
+from .settings import ETHERNET, WIFI, Settings, build_lab, check_host
 
 MAX_SHORT = 40 * MB
 ETHERNET_ALONE = Trial("tcp-ethernet", "TCP, Ethernet alone", 90 * MB, path=ETHERNET)
@@ -42,7 +42,7 @@ def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
     for trial in trials:
         size = min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size
         cell = replace(trial, size=size, cap=chosen.cap if trial.throttled else 0)
-        if trial.path and chosen.stated(trial.path):
+        if trial.path and chosen.is_known(trial.path):
             cell = replace(cell, link=chosen.rate(trial.path), rtt=chosen.path(trial.path).rtt)
         cells.append(cell)
     return cells
@@ -71,7 +71,7 @@ def _figure(
 
     @contextmanager
     def bed(chosen: Settings, cells: Sequence[Trial], seed: int) -> Iterator[Downloads]:
-        with lab(chosen, seed) as (hosts, check):
+        with build_lab(chosen, seed) as (hosts, check):
             yield Downloads(hosts, cells, chosen, check, interval=interval)
 
     def pictures(found: Found) -> list[Picture]:
@@ -80,7 +80,7 @@ def _figure(
     return Scenario(
         settings=Settings,
         needs=(),
-        check_host=ready,
+        check_host=check_host,
         cells=partial(_cells, trials),
         runs=lambda chosen, *_: chosen.repetitions or (short_repetitions if chosen.short else repetitions),
         shared_bed=lambda trial: name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The cells and measurements of Figures 2 to 7: which download, and its numbers from the client's observation. Pure."""
+"""The downloads of Figures 2 to 7, and the numbers that a download's observation has. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Download:
     """One download: numbers in SI units. A number is None if it was not measured."""
 
     fell_back: bool
-    """Whether the connection fell back to plain TCP. If a server accepts MPTCP, nothing else is measured of it."""
+    """Whether the connection fell back to plain TCP. A direct download that did not has no other values."""
     goodput: float | None = figure("goodput, Mbit/s", None, scale=1e-6)
     duration: float | None = figure("completion time, s", None, digits=3)
     share_ethernet: float | None = figure("share of Ethernet, %", None, scale=100, digits=1)

@@ -97,8 +97,8 @@ class Settings:
                 links = "only emulated links have this option; real hosts have their own links"
                 raise OptionError(f"--set {name.replace('_', '.')}: {links}")
 
-    def stated(self, path: str) -> bool:
-        """Return whether rate and RTT of *path* are known: because they were stated, or because it is emulated."""
+    def is_known(self, path: str) -> bool:
+        """Return whether rate and RTT of *path* are known: it is emulated, or the options state them."""
         return self.inventory is None or None not in (getattr(self, f"{path}_rate"), getattr(self, f"{path}_rtt"))
 
     def rate(self, path: str) -> int:
@@ -117,7 +117,7 @@ class Settings:
     @property
     def buffer_needed(self) -> float | None:
         """2 × sum of bandwidth × greatest RTT in bytes (RFC 6182, 5.3; section 3.3 of the paper); None if unknown."""
-        if not (self.stated(ETHERNET) and self.stated(WIFI)):
+        if not (self.is_known(ETHERNET) and self.is_known(WIFI)):
             return None
         links = [self.path(name) for name in (ETHERNET, WIFI)]
         return 2 * sum(link.down.rate or 0 for link in links) / 8 * max(link.rtt for link in links) / 1e6
@@ -127,15 +127,15 @@ USUAL = {ETHERNET: (100_000_000, 2_000), WIFI: (20_000_000, 16_000)}
 """Rate in bits per second and RTT in microseconds of each emulated link."""
 
 
-def ready(chosen: Settings) -> None:
+def check_host(chosen: Settings) -> None:
     """Raise TestbedError if this host lacks something that the emulation needs."""
     if chosen.inventory is None:
         need(*NEEDED)
 
 
 @contextmanager
-def lab(chosen: Settings, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
-    """Build the paper's testbed, or use the real hosts. Yield also a function that raises if the emulation failed."""
+def build_lab(chosen: Settings, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
+    """Build the paper's testbed, or connect to the real hosts. Yield also a function that checks the emulation."""
     if chosen.inventory is not None:
         with remote_lab(read_inventory(chosen.inventory)) as hosts:
             yield hosts, lambda: None

@@ -89,8 +89,8 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
         raise CaptureError(f"request {name}: the client's connection fell back to plain TCP in mid-transfer")
     if client.syn_ack is None or client.ack is None or origin.syn_ack is None:
         raise CaptureError(f"request {name}: a handshake is missing")
-    complete, sent, up = _relayed(f"request {name}", client.up, origin.up, body.up)
-    _, _, down = _relayed(f"response to {name}", origin.down, client.down, body.down)
+    complete, sent, up = _relay_delays(f"request {name}", client.up, origin.up, body.up)
+    _, _, down = _relay_delays(f"response to {name}", origin.down, client.down, body.down)
     exchange = Exchange(
         target=name,
         subflows=client.subflows,
@@ -108,7 +108,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
     return exchange
 
 
-def _relayed(name: str, arrivals: Stream, departures: Stream, body: int) -> tuple[int, int, tuple[float, ...]]:
+def _relay_delays(name: str, arrivals: Stream, departures: Stream, body: int) -> tuple[int, int, tuple[float, ...]]:
     """Return when the header section arrived and was sent, and the delay of each segment that has body bytes.
 
     The streams *arrivals* and *departures* end with the same *body*, a number of bytes. Raises CaptureError.

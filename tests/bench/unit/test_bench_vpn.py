@@ -72,7 +72,7 @@ def test_figure_is_drawn_and_one_round_judges_nothing(name: str, rows: list[int]
 
     results = simulated_results(scenario, {"runs": "1"}, measure)
     findings = scenario.findings(results.turns, results.runs)
-    assert [sum(bool(aim.said) for aim in findings.aims), findings.tables[0].row_count] == rows
+    assert [sum(bool(aim.measured_text) for aim in findings.aims), findings.tables[0].row_count] == rows
     assert {claim.verdict for claim in claims_of(name, results)} == {"not judged"}
     findings.pictures[0].draw(tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000

@@ -89,7 +89,7 @@ def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys
 
 def test_texts_are_escaped() -> None:
     hostile = '<script>alert(1)</script> & "quoted"'
-    aims = tuple(replace(aim, what=hostile, said=hostile, why=hostile) for aim in PAPERS.aims)
+    aims = tuple(replace(aim, what=hostile, measured_text=hostile, explanation=hostile) for aim in PAPERS.aims)
     found = replace(PAPERS, title=hostile, aims=aims, notes=(hostile,), failures=(hostile,))
     read = Page(render_page([Chapter(found, hostile), Chapter(replace(found, seed=8), hostile)]))
     assert read.text.count(hostile) >= 20
