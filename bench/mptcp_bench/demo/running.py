@@ -33,7 +33,7 @@ from ..experiments.columns import Results, Run, Turn
 from ..experiments.findings import Picture
 from ..experiments.parameters import number, parameter
 from ..experiments.scenario import Scenario
-from ..shipped import POLICY, ethernet_cap
+from ..experiments.setup import POLICY, ethernet_cap
 from .judging import LINKS, MIN_STEADY_SECONDS, TABLE, DemoResults, Download, Part, parts, words_for_picture
 
 DEVICES = {"ethernet": "eth0", "wifi": "wlan0"}

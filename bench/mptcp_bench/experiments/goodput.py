@@ -20,11 +20,11 @@ from mptcp_lab.testbed.services import Origin, Proxy
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import Protocol, download
 
-from ..shipped import POLICY, ethernet_cap
 from .columns import CELL, RUNS, Column, Row, Table, Turn
 from .devices import payload_share
 from .parameters import parameter, whole
 from .scenario import Scenario
+from .setup import POLICY, ethernet_cap
 from .two_paths import one_subflow
 
 SETTLE_SECONDS = 5.0

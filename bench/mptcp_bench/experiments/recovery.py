@@ -35,12 +35,11 @@ from mptcp_lab.testbed.services import Origin, Proxy, Throttler
 from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, Protocol, wget
 
-from ..shipped import POLICY, ethernet_cap
 from .columns import Table, Turn, columns_of, figure
 from .devices import DEVICES
 from .parameters import choices
 from .scenario import Scenario
-from .setup import BACKENDS, FILE_SIZE, lacking
+from .setup import BACKENDS, FILE_SIZE, POLICY, ethernet_cap, lacking
 
 SETTLE_SECONDS, BEFORE_SECONDS, DOWN_SECONDS, AFTER_SECONDS = 5.0, 2.0, 2.0, 4.0
 """Seconds of the download until it is steady, before the kill, without a throttler, and after the restart."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..experiments.columns import RUNS, Label, Table
+from ..experiments.columns import CELL, RUNS, Table
 from ..experiments.findings import Picture
 from ..experiments.scenario import Scenario
 from . import drawing
@@ -30,9 +30,8 @@ LARGE_BUFFER = 720_000
 """Larger receive buffer of Figure 4 in bytes, with which Figure 5 is measured."""
 AMPLE_BUFFER = 1_440_000
 """Minimum size, in bytes, of the buffer with which Figure 4 compares the computed one."""
-LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
 TABLE: Table[Any, Any] = Table(
-    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS, transposed=True
+    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), (CELL,), transposed=True
 )
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -88,7 +87,8 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
             options = f"-n -Z root -i {device} -s {SNAPSHOT} -B {BUFFER} --time-stamp-precision=nano".split()
             process = host.popen(["tcpdump", *options, "-w", str(file), expression], name=f"tcpdump-{device}")
             running.append((file, process))
-            wait_until(partial(_listens, process), f"tcpdump on {host.name}:{device} listens", process=process)
+            listens = f"tcpdump on {host.name}:{device} listens"
+            wait_until(lambda: "listening on" in process.output(), listens, process=process)  # noqa: B023
         yield packets
         time.sleep(DRAIN_SECONDS)
         for file, process in running:
@@ -100,10 +100,6 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
         for file, process in running:
             process.stop()
             host.run(["rm", "-f", str(file)], check=False)
-
-
-def _listens(process: Program) -> bool:
-    return "listening on" in process.output()
 
 
 def read_capture(data: bytes, name: str) -> Iterator[Packet]:

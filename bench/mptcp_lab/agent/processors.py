@@ -75,11 +75,9 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Parse /proc/stat and /proc/pressure/cpu. *own*: seconds of our programs. Raises ValueError."""
+    """Parse /proc/stat and /proc/pressure/cpu. *own*: seconds of our programs."""
     lines = (line.split() for line in stat.split("\n") if line.startswith("cpu"))
     ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED}
-    if "cpu" not in ticks:
-        raise ValueError(f"{STAT}: a line for all processors is missing: {stat[:80]!r}")
     waited = _WAITED.search(pressure or "")
     return Reading(moment, ticks, int(waited.group(1)) if waited else None, own)
 

@@ -200,11 +200,8 @@ def main(directory: str) -> None:
             time.sleep(BEAT_SECONDS)
             server.answer({})
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        signal.signal(number, signal.default_int_handler)
     # A write to a lost connection must not kill this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()

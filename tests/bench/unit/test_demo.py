@@ -20,7 +20,7 @@ from mptcp_bench.demo import running
 from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Part, parts
 from mptcp_bench.demo.running import BAR_WIDTH, SCENARIO, Bed, measure, steady_rates
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.shipped import ethernet_cap
+from mptcp_bench.experiments.setup import ethernet_cap
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
 
