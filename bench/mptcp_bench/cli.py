@@ -30,6 +30,7 @@ from .result_file import ExperimentResult
 
 INTERRUPTED = 130
 ALL = "all"
+OUTPUT = "directory in which the results are written"
 FILE_WIDTH = 120
 """Characters in a line if the output is not a terminal: as many as the widest table has."""
 PICTURE_KINDS = ("png", "svg")
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str, error: BaseException | None = None) -> None:
-    """Print *text*, then the notes of *error*, which name the kept measurements."""
+    """Print *text*, then the notes of *error*, such as failures of the clean-up."""
     for line in (*text.splitlines(), *getattr(error, "__notes__", ())):
         print(f"mptcp-bench: {line}", file=sys.stderr)
 
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="download over Ethernet and Wi-Fi, print the rates, and draw a picture")
-    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
+    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT)
     demo.add_argument("--quick", action="store_true", help="make the downloads without a cap shorter")
     demo.set_defaults(command=_run, name=DEMO.name, seed=1, set=[], inventory=None)
 
@@ -89,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--quick", action="store_true", help="make a reduced run, which only shows that the experiment works"
     )
-    run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
+    run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT)
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="use real hosts, by ssh, instead of namespaces")
     run.set_defaults(command=_run)

@@ -42,7 +42,7 @@ EXCLUDED_END_SECONDS = 0.3
 PAUSE_SECONDS = 0.8
 """Time between two downloads, in which the queues drain. The picture shows half of it before and after a download."""
 BAR_WIDTH = 24
-"""Width of the bar of a full path in columns."""
+"""Characters of the bar of a full path."""
 LINE_INTERVAL = 1.0
 """Seconds between two lines with the current rates."""
 TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
@@ -74,7 +74,7 @@ class Bed:
     """Seconds after the download's start at which the next line with rates is due."""
 
     def check_emulation(self) -> None:
-        """Do nothing: late packets lower a rate, and then the aims consider whether the machine was busy."""
+        """Do nothing: if late packets lower a rate, the aims consider whether the machine was busy."""
 
     def download(self, part: Part) -> Download:
         """Measure a download. Raises TestbedError if the product failed."""
@@ -127,9 +127,10 @@ class Bed:
 def steady_rates(
     part: Part, samples: Sequence[Sample], start: float, duration: float
 ) -> tuple[dict[str, float], float]:
-    """Return each path's rate in the steady state, or in the whole download if it is too short, and its length.
+    """Return each path's rate in the steady state, and the length of this state in seconds.
 
-    The download began at *start* on the samples' clock and took *duration*.
+    If the steady state is too short, the rates are those of the whole download. The download began at *start* on the
+    samples' clock, and took *duration* seconds.
     """
     end = duration - EXCLUDED_END_SECONDS
     seconds = end - part.settle_seconds

@@ -17,7 +17,7 @@ from .measurements import Download, Trial, numbers_of
 from .settings import ETHERNET, WIFI, Settings
 
 MAX_SLOWDOWN = 4.0
-"""A download is aborted if it takes this multiple of the time over its path alone, or over Wi-Fi alone, and 20 s."""
+"""A download is aborted after this multiple of the time that its path, or Wi-Fi, needs alone, plus 20 s."""
 
 
 def check(trial: Trial, seen: Observation, digest: str) -> None:

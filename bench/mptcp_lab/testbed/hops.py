@@ -73,6 +73,7 @@ class _Program:
     hop: Hop
     node: LiveNode
     file: Path
+    """The counters of an emulator, or the program of a middlebox."""
     process: Process
 
     def check(self) -> None:
@@ -113,7 +114,7 @@ class Emulation:
         return _start(node, [file, behaviour, queues["up"], queues["down"]], "middlebox")
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
-        """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it has changed so far."""
+        """Restart the middlebox of *path* with *behaviour*. Return how many packets the earlier behaviour changed."""
         box = self._middleboxes[path]
         box.process.stop()
         changed = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)

@@ -81,9 +81,9 @@ def paths(
 ) -> Topology:
     """Return client, core, proxy and origin with one path for each of *rates*.
 
-    A rate is in bits per second for both directions, or None for an unshaped path, or an :class:`EmulatedPath`, which
-    gets a hop. The client's connections open on the first path; the other paths are joined. With *proxy_interfaces*,
-    the proxy keeps its address, but the packets of path *i* use the *i*-th of its interfaces (wan0, wan1, …).
+    A path is given by its rate in bits per second in both directions, by None if it is not shaped, or as an
+    :class:`EmulatedPath`, which has a hop. The client's connections open on the first path, and the others join. With
+    *proxy_interfaces*, the proxy keeps its address, but path *i* uses the *i*-th of its interfaces (wan0, wan1, …).
     """
     numbers = PATH_NETWORKS[: len(rates)]
     links: list[Link] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One download by the client of a lab. The agent on the client's host observes its bytes, paths and protocol."""
+"""Observe a download of a lab's client: an agent on the client's host records its bytes, paths and protocol."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class Protocol:
     fallbacks: int
     """Connections that became plain TCP in any way (RFC 8684, 3.7), of client and proxy together."""
     joins: int
-    """Established joins by the proxy's count: to the client, a refused subflow also looks established."""
+    """Joins that the proxy counted as established. The client also counts subflows that the proxy refuses."""
     proxy_requested: int
     """MPTCP connections that the proxy requested; it should use plain TCP to the origin."""
 
     @classmethod
     def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
-        """Return the Protocol for these increments of the counters of *client* and *proxy*."""
+        """Return the protocol that the increments of the counters of *client* and *proxy* show."""
         requests = "MPTcpExtMPCapableSYNTX"
         return cls(
             requested=client.get(requests, 0),
