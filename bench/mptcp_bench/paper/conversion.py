@@ -81,16 +81,16 @@ def delays(found: Mapping[Workload, Sequence[Exchange]]) -> dict[str, tuple[floa
     return {kind: tuple(round(value, 9) for value in values) for kind, values in seconds.items()}
 
 
-def pool(measured: Sequence[Delays]) -> list[float]:
+def delays_of_all_runs(measured: Sequence[Delays]) -> list[float]:
     """Return the delays of all runs together, in milliseconds."""
     return [1e3 * seconds for each in measured for seconds in each.seconds]
 
 
 def _percentile(heading: str, percent: float) -> Column[Any, Any]:
-    return Column(heading, lambda row: percentiles(pool(row.measured), (percent,)), digits=3)
+    return Column(heading, lambda row: percentiles(delays_of_all_runs(row.measured), (percent,)), digits=3)
 
 
-def _paper(row: Row[str, Delays]) -> Sequence[float]:
+def _delay_of_the_paper(row: Row[str, Delays]) -> Sequence[float]:
     return [claims.PAPER_MS[row.part]] if row.part in claims.PAPER_MS else []
 
 
@@ -116,12 +116,12 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
             "Delays: in ms, of all runs together and as the median of each run",
             (
                 RUNS,
-                Column("segments", lambda row: [len(pool(row.measured))], digits=0),
+                Column("segments", lambda row: [len(delays_of_all_runs(row.measured))], digits=0),
                 _percentile("median", 50),
                 _percentile("p95", 95),
                 _percentile("p99", 99),
                 Column("median of a run", lambda row: [each.median for each in row.measured], digits=3),
-                Column("paper", _paper, digits=1),
+                Column("paper", _delay_of_the_paper, digits=1),
                 Column("idle, %", "least_idle", scale=100, digits=1),
             ),
             labels=(("client", lambda row: row.cell), ("segment", lambda row: row.part)),

@@ -67,7 +67,7 @@ def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str
     return tuple(words)
 
 
-def impaired(path: EmulatedPath) -> dict[str, Direction]:
+def impaired_directions(path: EmulatedPath) -> dict[str, Direction]:
     """Return the directions that need the emulator, in the order of its counters."""
     return {name: d for name, d in (("down", path.down), ("up", path.up)) if d.impaired}
 
@@ -75,7 +75,7 @@ def impaired(path: EmulatedPath) -> dict[str, Direction]:
 def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
     """Return the emulator's arguments that follow the name of the counter file."""
     words: list[str] = []
-    for name, direction in impaired(path).items():
+    for name, direction in impaired_directions(path).items():
         words += ["queue", str(QUEUES[name]), *elements(path.name, name, direction, seed)]
     return tuple(words)
 
@@ -103,7 +103,7 @@ def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts
     """
     dropped = {int(f[0]): int(f[5]) + int(f[6]) for f in map(str.split, kernel.splitlines())}
     result: dict[str, Counts] = {}
-    for number, name in enumerate(impaired(path)):
+    for number, name in enumerate(impaired_directions(path)):
         seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)
         result[name] = Counts(seen, lost, passed, late, full + dropped.get(QUEUES[name], 0))
     return result

@@ -102,7 +102,7 @@ class Emulation:
                 process = self._start_middlebox(node, file, path.middlebox)
                 self._middleboxes[path.name] = _Program(hop, node, file, process)
                 _queue(node, {name: device for name, device, _ in hop.directions}, middlebox=True)
-            if userspace.impaired(path):
+            if userspace.impaired_directions(path):
                 counters = directory / f"{hop.node}-counters"
                 argv = [build(directory), counters, *userspace.arguments(path, self.seed)]
                 self._emulators[path.name] = _Program(hop, node, counters, _start(node, argv, "emulator"))

@@ -55,6 +55,7 @@ class Process(Program):
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self.argv = tuple(argv)
         self.log = log
         private = {target: os.fspath(source) for target, source in (mounts or {}).items()}
         with log.open("ab") as output:
