@@ -207,10 +207,10 @@ def _list(arguments: argparse.Namespace) -> int:
     print("The paper's experiments:")
     for experiment in PAPER.values():
         print(f"  {experiment.name:15} {experiment.summary}")
-    print("their parameters, mptcp-bench run NAME --set PARAMETER=VALUE:")
+    print("Their parameters (mptcp-bench run NAME --set PARAMETER=VALUE):")
     for name, meaning in PAPER["fig2"].load().OPTIONS.items():
         print(f"  {name:20} {meaning}")
-    print("Ours:")
+    print("Our experiments:")
     for experiment in EXPERIMENTS.values():
         print(f"  {experiment.name:15} {experiment.summary}")
     for run in runs():

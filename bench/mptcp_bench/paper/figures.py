@@ -48,7 +48,7 @@ def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
 
 
 def _cells_of_figure_4(chosen: Settings) -> list[Trial]:
-    """Return the downloads, with that of the buffer that the paper's formula requires, if the formula has a value."""
+    """Return the downloads. One has the buffer that the paper's formula requires, if the formula has a value."""
     cells = _cells(BUFFERS, chosen)
     if (needed := chosen.buffer_needed) is not None:
         title = f"buffer {needed / MB:g} MB"

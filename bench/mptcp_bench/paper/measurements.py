@@ -52,7 +52,7 @@ class Trial:
     kind: Literal["panel", "baseline", "other"] = "panel"
     """``panel``: it has its own plot over time; ``baseline``: a line in other trials' plots; ``other``: not drawn."""
     cap: int = 0
-    """The cap on Ethernet in bits per second. This and the next value come from the settings."""
+    """The cap on Ethernet in bits per second. This value and the next two come from the settings."""
     link: int | None = None
     """Rate of :attr:`path` in bits per second; None if it is not known."""
     rtt: int | None = None

@@ -50,7 +50,7 @@ def tbf(rate: int, queue_ms: int, frame: int = MTU + ETHERNET_HEADER) -> tuple[s
 
 
 def _shape(node: str, device: str, rate: int | None, mtu: int) -> Iterator[Step]:
-    """Yield the step for *rate*, if there is one."""
+    """Yield the step that limits *device* to *rate*, if there is a rate."""
     if rate is not None:
         shaper = tbf(rate, QUEUE_MS, mtu + ETHERNET_HEADER)
         yield Step(node, ("tc", "qdisc", "add", "dev", device, "root", *shaper))
