@@ -27,7 +27,7 @@ from typing import Any
 
 from mptcp_lab.agent.processes import mount_script
 from mptcp_lab.testbed import process
-from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.commands import program
 from mptcp_lab.testbed.node import set_namespace
 from mptcp_lab.testbed.ownership import NAMESPACES
 from mptcp_lab.testbed.process import Started

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError, Topology
-from mptcp_lab.testbed.installed import REPOSITORY, program
+from mptcp_lab.testbed.commands import REPOSITORY, program
 from mptcp_lab.testbed.ownership import namespace_processes
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import SYSCTLS, State, differences, kernel_state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-bench``: the demo, the paper's experiments and ours, their report, and clean-up after killed runs."""
+"""The command line ``mptcp-bench``: demo, experiments, their report, and clean-up after killed runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from mptcp_lab.testbed.ownership import remove_stale, runs
 from . import provenance, result_file
 from .demo import DEMO
 from .experiments import EXPERIMENTS, Experiment
-from .experiments.findings import Findings, Picture
+from .experiments.findings import Findings
 from .experiments.parameters import OptionError, given
 from .paper import PAPER
 from .result_file import ExperimentResult
 
 INTERRUPTED = 130
 ALL = "all"
+OUTPUT = "directory in which the results are written"
 FILE_WIDTH = 120
-"""Columns of a table that is not printed to a terminal: the width of the widest table."""
+"""Characters in a line if the output is not a terminal: as many as the widest table has."""
+PICTURE_KINDS = ("png", "svg")
 COLORS = {"holds": "green", "differs": "yellow"}
 """Colours of verdicts on claims; the others are red."""
 
@@ -50,18 +52,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:
         _complain("interrupted", interrupt)
         return INTERRUPTED
-    except (TestbedError, OptionError, result_file.ResultError) as error:
+    except (TestbedError, OptionError, result_file.ResultError, OSError) as error:
         _complain(str(error), error)
-        return 1
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        _complain(f"{where}{error.strerror or error}", error)
         return 1
     return code
 
 
 def _complain(text: str, error: BaseException | None = None) -> None:
-    """Print *text*, then the notes of *error*, which name the kept measurements."""
+    """Print *text*, then the notes of *error*, such as failures of the clean-up."""
     for line in (*text.splitlines(), *getattr(error, "__notes__", ())):
         print(f"mptcp-bench: {line}", file=sys.stderr)
 
@@ -78,35 +76,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('mptcp-steering-bench')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="downloads over Ethernet and Wi-Fi, live, with a picture")
-    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    demo.add_argument("--quick", action="store_true", help="shorter downloads without a cap")
+    demo = commands.add_parser("demo", help="download over Ethernet and Wi-Fi, print the rates, and draw a picture")
+    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT)
+    demo.add_argument("--quick", action="store_true", help="make the downloads without a cap shorter")
     demo.set_defaults(command=_run, name=DEMO.name, seed=1, set=[], inventory=None)
 
-    run = commands.add_parser("run", help="run an experiment: result.json and a figure")
+    run = commands.add_parser("run", help="run an experiment, and write its result and its figures")
     names = [*PAPER, *EXPERIMENTS, ALL]
-    run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
+    run.add_argument(
+        "name", choices=names, metavar="NAME", help=f"an experiment of mptcp-bench list, or {ALL} of the paper"
+    )
     run.add_argument("--seed", type=int, default=1, help="seed of all random choices: order, losses, jitter")
-    run.add_argument("--quick", action="store_true", help="a reduced run that only shows that it works")
-    run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
+    run.add_argument(
+        "--quick", action="store_true", help="make a reduced run, which only shows that the experiment works"
+    )
+    run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT)
+    run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="use real hosts, by ssh, instead of namespaces")
     run.set_defaults(command=_run)
 
-    report = commands.add_parser("report", help="one HTML page of all results")
+    report = commands.add_parser("report", help="write an HTML page with all results")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
-    report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR, or kept.html")
+    report.add_argument(
+        "--output", type=Path, metavar="FILE", help="file of the page; by default report.html or kept.html in DIR"
+    )
     kept = report.add_mutually_exclusive_group()
     kept.add_argument("--kept", action="store_true", help="use the results in docs/results instead of DIR")
     kept.add_argument(
         "--docs",
         nargs="*",
         metavar="NAME",
-        help="for maintainers, instead of the page: keep these results in docs/results, write the tables of docs/",
+        help="for maintainers: instead of the page, copy these results to docs/results, and update the tables in docs/",
     )
     report.set_defaults(command=_report)
 
-    listing = commands.add_parser("list", help="list experiments, parameters, and the testbeds that exist")
+    listing = commands.add_parser("list", help="list the experiments, their parameters, and the testbeds that exist")
     listing.set_defaults(command=_list)
     cleanup = commands.add_parser("cleanup", help="remove the remains of killed runs")
     cleanup.set_defaults(command=_cleanup)
@@ -140,78 +144,44 @@ def _command(name: str) -> str:
 
 
 def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argparse.Namespace) -> Findings:
-    """Run the experiment, write result and pictures, and print tables."""
+    """Run the experiment, write its result and pictures, and print its tables."""
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     seed, quick = arguments.seed, arguments.quick
     target: Path = arguments.output / experiment.name / result_file.FILE
-    hosts = provenance.of_hosts(arguments.inventory) if arguments.inventory is not None else {}
+    hosts = provenance.collect_from_hosts(arguments.inventory) if arguments.inventory is not None else {}
     begin = ExperimentResult(
         provenance=replace(provenance.collect(seed), **hosts),
         experiment=experiment.name,
         title=experiment.summary,
         parameters=dict(options),
         seed=seed,
-        complete=False,
         quick=quick,
     )
-    latest: list[Findings] = []
-
-    def keep(findings: Findings, *, complete: bool = False) -> None:
-        result_file.write(findings.added_to(begin, complete=complete), target)
-        # The pictures of an earlier run must not look like pictures of this run.
-        for _, file in _pictures(findings, target):
-            file.unlink(missing_ok=True)
-        latest[:] = [findings]
-
     scenario = experiment.load()
     # Report an invalid option before anything is written.
     scenario.chosen(options, quick)
     result_file.prepare(target.parent)
-    try:
-        # The judges of our experiments may refuse an incomplete result.
-        findings = scenario.run(console, seed, quick, options, keep if experiment.name in PAPER else None)
-        keep(findings, complete=True)
-    except BaseException as error:
-        earlier = f"; {target} is of an earlier run" if target.exists() else ""
-        nothing = f"no measurement of this run is kept{earlier}"
-        error.add_note(f"{target} has what was done, marked as interrupted" if latest else nothing)
-        try:
-            for each in latest:
-                _draw(each, target)
-        except Exception as failed:
-            error.add_note(f"its pictures cannot be drawn: {failed}")
-        raise
-    _draw(findings, target)
+    findings = scenario.run(console, seed, quick, options)
+    result_file.write(findings.added_to(begin), target)
+    pictures = [(each, target.with_name(f"{each.name}.{kind}")) for each in findings.pictures for kind in PICTURE_KINDS]
+    # The pictures of an earlier run must not look like pictures of this run.
+    for _, file in pictures:
+        file.unlink(missing_ok=True)
+    for picture, file in pictures:
+        picture.draw(file)
     for table in (*findings.tables, *filter(None, [findings.other_aims])):
         console.print(table)
-    for claim in (each for each in findings.aims if each.said):
+    for claim in (each for each in findings.aims if each.measured_text):
         verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
-        text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
+        text = f"{verdict} {claim.what}\n    [dim]{escape(claim.measured_text)}[/]"
         console.print(text, highlight=False, soft_wrap=True)
-    for file in (target, *(file for _, file in _pictures(findings, target))):
+    for file in (target, *(file for _, file in pictures)):
         console.print(f"Written: {file}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
         print(f"mptcp-bench {_command(experiment.name)}: {line}", file=sys.stderr)
     return findings
-
-
-def _pictures(findings: Findings, target: Path) -> list[tuple[Picture, Path]]:
-    """Return the pictures with their files in the directory of the result *target*."""
-    suffixes = ("png", "svg")
-    return [(each, target.with_name(f"{each.name}.{suffix}")) for each in findings.pictures for suffix in suffixes]
-
-
-def _draw(findings: Findings, target: Path) -> None:
-    for picture, file in _pictures(findings, target):
-        try:
-            picture.draw(file)
-        except BaseException as error:
-            # Remove the incomplete picture.
-            file.unlink(missing_ok=True)
-            error.add_note(f"{target} has what was measured; {file.name} could not be drawn")
-            raise
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -237,10 +207,10 @@ def _list(arguments: argparse.Namespace) -> int:
     print("The paper's experiments:")
     for experiment in PAPER.values():
         print(f"  {experiment.name:15} {experiment.summary}")
-    print("their parameters, mptcp-bench run NAME --set PARAMETER=VALUE:")
+    print("Their parameters (mptcp-bench run NAME --set PARAMETER=VALUE):")
     for name, meaning in PAPER["fig2"].load().OPTIONS.items():
         print(f"  {name:20} {meaning}")
-    print("Ours:")
+    print("Our experiments:")
     for experiment in EXPERIMENTS.values():
         print(f"  {experiment.name:15} {experiment.summary}")
     for run in runs():
@@ -250,9 +220,9 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    cleaned = remove_stale()
-    for line in cleaned.done or ([] if cleaned.failures else ["no remains were found"]):
+    done, failures = remove_stale()
+    for line in done or ([] if failures else ["no remains were found"]):
         print(line)
-    for line in cleaned.failures:
+    for line in failures:
         print(f"mptcp-bench cleanup: {line}", file=sys.stderr)
-    return 1 if cleaned.failures else 0
+    return 1 if failures else 0

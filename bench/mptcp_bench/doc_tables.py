@@ -41,16 +41,14 @@ GENERATED = re.compile(
 )
 INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
-"""``provenance`` of a run from a clean working copy."""
+"""The ``commit`` of a run from a working copy without changes."""
 VERDICTS = {"met": "met", "missed": "**missed**", "no aim": ""}
-"""Text for each verdict on an aim."""
+"""Texts of the verdicts on aims."""
 
 
 def unfit(found: ExperimentResult) -> list[str]:
-    """Return the reasons why no page may show *found*; empty if a page may show it."""
+    """Return the reasons why no page may show *found*."""
     reasons = []
-    if not found.complete:
-        reasons.append("it was interrupted")
     if found.quick:
         reasons.append("it was run with --quick")
     if not COMMIT.fullmatch(found.provenance.commit):
@@ -91,34 +89,34 @@ def write_pages(docs: Path = DOCS) -> list[Path]:
 
 
 def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
-    """Return *text* of *page* with each table as in *kept*. Raises ResultError: page, line, and the known names."""
+    """Return *text* of *page* with the tables of *kept*. Raises ResultError with page, line, and the known names."""
 
-    def table(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         line = match["begin"]
         begin, number = BEGIN.fullmatch(line), text.count("\n", 0, match.start()) + 1
         try:
             if begin is None or match["end"] is None:
                 forms = "<!-- table: NAME.KEY --> or <!-- verdicts: NAME, NAME -->"
                 raise ResultError(f"{line}: expected {forms}, the table, and {END}")
-            lines = _verdicts(begin["names"], kept) if begin["names"] else _shown(begin, kept)
+            lines = _verdict_lines(begin["names"], kept) if begin["names"] else _table_lines(begin, kept)
             return "\n".join((line, "", *lines, "", END))
         except ResultError as error:
             raise ResultError(f"{page}:{number}: {error}") from None
 
-    return GENERATED.sub(table, text)
+    return GENERATED.sub(replacement, text)
 
 
-def _of(name: str, kept: Mapping[str, ExperimentResult]) -> ExperimentResult:
+def _result_of(name: str, kept: Mapping[str, ExperimentResult]) -> ExperimentResult:
     if name not in kept:
         raise ResultError(f"no result {name!r} is kept; there are {', '.join(kept) or 'none'}")
     return kept[name]
 
 
-def _shown(begin: re.Match[str], kept: Mapping[str, ExperimentResult]) -> Iterator[str]:
+def _table_lines(begin: re.Match[str], kept: Mapping[str, ExperimentResult]) -> Iterator[str]:
     name, key, brief = begin["name"], begin["key"], begin["form"] == "brief"
-    found = _of(name, kept)
-    table = _columns(_rows(_table(found, key), begin["words"]), begin["columns"])
-    yield from markdown(_brief(table) if brief else table)
+    found = _result_of(name, kept)
+    table = _select_columns(_select_rows(_table_of(found, key), begin["words"]), begin["columns"])
+    yield from markdown(_shorten(table) if brief else table)
     yield ""
     yield f"`docs/{KEPT}/{name}.json`, {found.provenance.started[:10]}." if brief else origin(found)
     if key in ("aims", "claims") and found.earlier_rule:
@@ -126,13 +124,13 @@ def _shown(begin: re.Match[str], kept: Mapping[str, ExperimentResult]) -> Iterat
         yield f"Judged by an earlier rule: {found.earlier_rule}."
 
 
-def _verdicts(names: str, kept: Mapping[str, ExperimentResult]) -> Iterator[str]:
+def _verdict_lines(names: str, kept: Mapping[str, ExperimentResult]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     days = set()
     for name in names.split(", "):
-        found = _of(name, kept)
+        found = _result_of(name, kept)
         days.add(found.provenance.started[:10])
-        claims = _table(found, "claims").rows
+        claims = _table_of(found, "claims").rows
         rows += ((f"`{name}`" * (number == 0), says, verdict) for number, (says, _, verdict) in enumerate(claims))
     yield from markdown(Table("verdicts", "", ("", "the paper says", "verdict"), tuple(rows)))
     yield ""
@@ -141,10 +139,10 @@ def _verdicts(names: str, kept: Mapping[str, ExperimentResult]) -> Iterator[str]
     yield f"{len(rows)} claims: {summary}. Measured {' to '.join(sorted({min(days), max(days)}))}."
 
 
-def _table(found: ExperimentResult, key: str) -> Table:
+def _table_of(found: ExperimentResult, key: str) -> Table:
     tables = {table.key: table for table in found.tables}
     if claims := [each for each in found.aims if each.verdict in get_args(Judgement)]:
-        rows = tuple((each.what, each.said, str(each.verdict)) for each in claims)
+        rows = tuple((each.what, each.measured_text, str(each.verdict)) for each in claims)
         tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
     if aims := [each for each in found.aims if each.verdict in VERDICTS]:
         cells = tuple((each.what, each.measured, each.wanted, VERDICTS[each.verdict]) for each in aims)
@@ -154,11 +152,11 @@ def _table(found: ExperimentResult, key: str) -> Table:
     return tables[key]
 
 
-def _rows(table: Table, words: str | None) -> Table:
+def _select_rows(table: Table, words: str | None) -> Table:
     """Return the rows of *table* that contain one of the *words*. Raises ResultError if a word matches no row."""
     if not words:
         return table
-    rows, selected = list(_labelled(table.rows)), set()
+    rows, selected = list(_repeat_labels(table.rows)), set()
     for each in words.split("; "):
         pattern = re.compile(".*".join(map(re.escape, each.split("…"))))
         matches = {row for row in rows if pattern.search(", ".join(row))}
@@ -168,7 +166,7 @@ def _rows(table: Table, words: str | None) -> Table:
     return replace(table, rows=tuple(row for row in rows if row in selected))
 
 
-def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+def _repeat_labels(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """Yield *rows*; their empty first cells repeat the cells above."""
     above: tuple[str, ...] = ()
     for row in rows:
@@ -177,7 +175,7 @@ def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
         yield above
 
 
-def _columns(table: Table, columns: str | None) -> Table:
+def _select_columns(table: Table, columns: str | None) -> Table:
     if not columns:
         return table
     names = columns.split("; ")
@@ -188,7 +186,7 @@ def _columns(table: Table, columns: str | None) -> Table:
     return replace(table, head=head, rows=tuple(rows))
 
 
-def _brief(table: Table) -> Table:
+def _shorten(table: Table) -> Table:
     """Return *table* without intervals; a table of aims also without bounds and verdicts."""
     head, *rows = (row[:2] if table.key == "aims" else row for row in (table.head, *table.rows))
     rows = [(row[0], *(INTERVAL.sub("", cell) for cell in row[1:])) for row in rows]

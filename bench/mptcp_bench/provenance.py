@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Provenance of a result: command, commit, kernel, versions, seed. Every result file contains it."""
+"""Collect the provenance of a result: command, commit, kernel, versions, seed."""
 
 from __future__ import annotations
 
@@ -34,13 +34,7 @@ def _output(*argv: str) -> str | None:
 
 def _commit(repository: Path = REPOSITORY) -> str:
     git = ("git", "--no-optional-locks", "-c", f"safe.directory={repository}", "-C", str(repository))
-    commit = _output(*git, "rev-parse", "HEAD")
-    if commit is None:
-        return UNKNOWN
-    changed = _output(*git, "status", "--porcelain")
-    if changed is None:
-        return f"{commit}-{UNKNOWN}"
-    return f"{commit}-dirty" if changed else commit
+    return _output(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--broken") or UNKNOWN
 
 
 def _squid() -> str:
@@ -50,12 +44,12 @@ def _squid() -> str:
 
 def _command(words: Sequence[str]) -> str:
     """Return the command line *words* without ``--output``, which does not affect the results."""
-    kept = [
+    relevant = [
         word
         for before, word in pairwise(words)
         if "--output" not in (before, word) and not word.startswith("--output=")
     ]
-    return shlex.join([Path(words[0]).name, *kept])
+    return shlex.join([Path(words[0]).name, *relevant])
 
 
 def collect(seed: int | None = None) -> Provenance:
@@ -72,7 +66,7 @@ def collect(seed: int | None = None) -> Provenance:
     )
 
 
-def of_hosts(inventory: Path) -> dict[str, Any]:
+def collect_from_hosts(inventory: Path) -> dict[str, Any]:
     """Return kernel, processors and Squid of the real hosts of *inventory*, which run an experiment by ssh."""
     with remote_lab(read_inventory(inventory)) as lab:
         hosts = (lab.client, lab.proxy, lab.origin)

@@ -18,11 +18,10 @@ from . import result_file
 from .doc_tables import DOCS, read_kept
 from .experiments import EXPERIMENTS
 from .paper import PAPER
-from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar
+from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError
 
 TEMPLATE = "report.html.jinja"
 ALL_EXPERIMENTS = PAPER | EXPERIMENTS
-ORDER = tuple(ALL_EXPERIMENTS)
 KEPT_PICTURES = (".", "paper")
 """Directories within docs/ that contain the pictures of the stored results."""
 
@@ -51,15 +50,6 @@ class Chapter:
         return [" ".join(each.split()) for each in text.split("\n\n") if each]
 
 
-def value_text(value: Scalar) -> str:
-    """Return a parameter's value as text."""
-    if value is None:
-        return "—"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
-
-
 def render_page(chapters: Sequence[Chapter]) -> str:
     """Return the page with *chapters*: the paper's experiments first, and ours in the order of ``mptcp-bench list``."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -68,26 +58,26 @@ def render_page(chapters: Sequence[Chapter]) -> str:
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"value_text": value_text, "asdict": asdict}
-    order = {name: index for index, name in enumerate(ORDER)}
-    in_order = sorted(chapters, key=lambda each: (order.get(each.result.experiment, len(ORDER)), each.label))
+    environment.filters["asdict"] = asdict
+    order = {name: index for index, name in enumerate(ALL_EXPERIMENTS)}
+    in_order = sorted(chapters, key=lambda each: (order.get(each.result.experiment, len(order)), each.label))
     return environment.get_template(TEMPLATE).render(
         chapters=[(f"{each.result.experiment}-{n}", each) for n, each in enumerate(in_order)],
         missing=experiments_without_chapter(chapters),
         aims=[aim for each in chapters for aim in each.result.aims],
-        groups={"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)},
+        groups={"claims of the paper": get_args(Judgement), "own aims": get_args(AimVerdict)},
     )
 
 
 def experiments_without_chapter(chapters: Sequence[Chapter]) -> tuple[str, ...]:
     """Return the names of the experiments that have no chapter."""
-    return tuple(name for name in ORDER if name not in {each.result.experiment for each in chapters})
+    return tuple(name for name in ALL_EXPERIMENTS if name not in {each.result.experiment for each in chapters})
 
 
 def chapters_from_runs(directory: Path) -> list[Chapter]:
     """Return the results below *directory*, with the pictures that the runs drew. Raises ResultError."""
     chapters = []
-    for source in result_file.find(directory):
+    for source in sorted(directory.glob(f"*/{result_file.FILE}")):
         found = result_file.load(source)
         pictures = [source.with_name(f"{Path(name).name}.svg") for name in found.pictures]
         absent = [f"The picture {file.name} is missing." for file in pictures if not file.is_file()]

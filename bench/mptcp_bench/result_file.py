@@ -2,15 +2,13 @@
 """Defines, reads and writes ``results/NAME/result.json``, for the paper's experiments and our own.
 
 Values are in SI units (seconds, bits per second, bytes, shares from 0 to 1), unless an aim names its unit. The JSON
-keys are the field names below. A file is replaced in one step, so that an interrupted run leaves a complete file.
+keys are the field names below.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +35,7 @@ class Provenance:
 
     command: str
     commit: str
-    """The commit's hash, with ``-dirty`` if the working copy differed from it, ``-unknown`` if git failed."""
+    """The commit's hash, with ``-dirty`` if a file differed from it, or ``-broken`` if git cannot tell."""
     kernel: str
     processors: int
     squid: str
@@ -67,9 +65,9 @@ class Verdict:
     most: float | None = None
     verdict: AimVerdict | Judgement = _BY_BOUNDS
     """Computed from the bounds, unless it is given: by a result file, or by the function that judges a claim."""
-    said: str = ""
+    measured_text: str = ""
     """The measurement in words. Only claims have it."""
-    why: str = ""
+    explanation: str = ""
     """If the verdict is ``differs``: the mechanism, as measured. In older result files also, for ``fails``, a likely
     reason."""
 
@@ -91,9 +89,9 @@ class Verdict:
     @property
     def measured(self) -> str:
         """The measurement in words, or the value as text."""
-        if self.said or self.value is None:
-            return self.said or "nothing"
-        return shown(self.value, self.unit, self.least, self.most)
+        if self.measured_text or self.value is None:
+            return self.measured_text or "nothing"
+        return number_text(self.value, self.unit, self.least, self.most)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.measured}, wanted {self.wanted}"
@@ -108,7 +106,7 @@ def judge(value: float | None, least: float | None, most: float | None) -> AimVe
     return "met" if (least is None or value >= least) and (most is None or value <= most) else "missed"
 
 
-def shown(value: float, unit: str, least: float | None = None, most: float | None = None) -> str:
+def number_text(value: float, unit: str, least: float | None = None, most: float | None = None) -> str:
     """Return *value* as text with four digits; with more if rounding would cross one of its bounds."""
     if math.isfinite(value) and value == int(value):
         return f"{value:,.0f}{unit}"
@@ -139,8 +137,6 @@ class ExperimentResult:
     parameters: dict[str, Scalar]
     """The options that were set. Earlier results of the paper's experiments have all of them."""
     seed: int
-    complete: bool
-    """False while the experiment runs, and if it was interrupted."""
     quick: bool = False
     """Whether this was a reduced run, which only shows that the experiment works."""
     earlier_rule: str = ""
@@ -184,16 +180,6 @@ def prepare(directory: Path) -> None:
 
 
 def write(result: ExperimentResult, target: Path) -> None:
-    """Replace *target* by *result* in one step. Raises OSError."""
+    """Write *result* into *target*. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        temporary.write_text(to_json(result))
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def find(directory: Path) -> Iterator[Path]:
-    """Yield the result files below *directory* (``NAME/result.json``) in order of name."""
-    yield from sorted(directory.glob(f"*/{FILE}"))
+    target.write_text(to_json(result))

@@ -3,19 +3,19 @@
 
 Intervals are Student's t intervals, because runs are few and independent, and their variance is not known beforehand
 (NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which does
-not assume equal variances. Means and the normal distribution are the standard library's.
+not assume equal variances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil, isfinite, isnan, modf, nan, sqrt
-from statistics import NormalDist, fmean, geometric_mean, stdev, variance
+from statistics import fmean, geometric_mean, stdev, variance
 from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
-    "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "mean_bounds", "mean_interval", "median", "no_less_than", "of_median", "percentile", "percentiles",
+    "CONFIDENCE", "Comparison", "Interval", "compare", "exact_median_interval", "fmean", "geometric_mean",
+    "mean_bounds", "mean_interval", "median", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -88,9 +88,8 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
 
 
 class Comparison(NamedTuple):
-    """The mean of a sample minus its reference, with one-sided bounds of 95 %, which are None for too few values."""
+    """One-sided bounds of 95 % of a sample's mean minus its reference; None for too few values."""
 
-    difference: float
     low: float | None
     high: float | None
 
@@ -102,27 +101,22 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
     difference = fmean(sample) - factor * fmean(others)
     parts = [(sample, 1.0)] if is_constant else [(sample, 1.0), (others, factor)]
     if any(len(values) < 2 for values, _ in parts):
-        return Comparison(difference, None, None)
+        return Comparison(None, None)
     # Squared standard error of each mean, then Welch-Satterthwaite degrees of freedom.
     squares = [weight**2 * variance(values) / len(values) for values, weight in parts]
     if not (error := sqrt(sum(squares))):
-        return Comparison(difference, difference, difference)
+        return Comparison(difference, difference)
     freedom = 1 / sum((s / sum(squares)) ** 2 / (len(v) - 1) for s, (v, _) in zip(squares, parts, strict=True))
     half = _t(CONFIDENCE, freedom) * error
-    return Comparison(difference, difference - half, difference + half)
+    return Comparison(difference - half, difference + half)
 
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
     """Return the one-sided 95 % bounds of the mean; NaN for fewer than two values; the mean if a value is infinite."""
     if len(values) > 1 and not all(map(isfinite, values)):
         return fmean(values), fmean(values)
-    found = compare(values, 0.0) if values else Comparison(nan, None, None)
+    found = compare(values, 0.0) if values else Comparison(None, None)
     return (nan, nan) if found.low is None or found.high is None else (found.low, found.high)
-
-
-def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
-    """Compare for non-inferiority: *sample* may be lower by *margin*, a share of the reference. Raises ValueError."""
-    return compare(sample, reference, 1 - margin)
 
 
 def _t(probability: float, freedom: float) -> float:

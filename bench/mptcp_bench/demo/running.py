@@ -33,7 +33,7 @@ from ..experiments.columns import Results, Run, Turn
 from ..experiments.findings import Picture
 from ..experiments.parameters import number, parameter
 from ..experiments.scenario import Scenario
-from ..shipped import POLICY, ethernet_cap
+from ..experiments.setup import POLICY, ethernet_cap
 from .judging import LINKS, MIN_STEADY_SECONDS, TABLE, DemoResults, Download, Part, parts, words_for_picture
 
 DEVICES = {"ethernet": "eth0", "wifi": "wlan0"}
@@ -42,7 +42,7 @@ EXCLUDED_END_SECONDS = 0.3
 PAUSE_SECONDS = 0.8
 """Time between two downloads, in which the queues drain. The picture shows half of it before and after a download."""
 BAR_WIDTH = 24
-"""Width of the bar of a full path in columns."""
+"""Characters of the bar of a full path."""
 LINE_INTERVAL = 1.0
 """Seconds between two lines with the current rates."""
 TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
@@ -70,11 +70,11 @@ class Bed:
     console: Console = field(default_factory=Console)
     throttler: Throttler | None = None
     runs: list[Run[Part, Download]] = field(default_factory=list)
-    start: float = 0.0
     next_line_at: float = 0.0
+    """Seconds after the download's start at which the next line with rates is due."""
 
     def check_emulation(self) -> None:
-        """Do nothing: late packets lower a rate, and then the aims consider whether the machine was busy."""
+        """Do nothing: if late packets lower a rate, the aims consider whether the machine was busy."""
 
     def download(self, part: Part) -> Download:
         """Measure a download. Raises TestbedError if the product failed."""
@@ -87,21 +87,15 @@ class Bed:
         through = self.proxy if part.is_multipath else None
         argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.is_multipath)
         self.console.print(f"{part.title}: {part.subtitle}", highlight=False, soft_wrap=True)
-        self.start = time.monotonic()
-        self.next_line_at = self.start + LINE_INTERVAL
+        self.next_line_at = LINE_INTERVAL
         before, limit = processors.read(own=os.getpid()), 4 * part.seconds + 10
-        seen = download(
-            lab_of(self.testbed), argv, timeout=limit, watch=lambda _: self.print_rates(), may_time_out=True
-        )
+        seen = download(lab_of(self.testbed), argv, timeout=limit, watch=self.print_rates, may_time_out=True)
         usage = processors.usage(before, processors.read(own=os.getpid()))
         time.sleep(PAUSE_SECONDS)
         if not seen.timed_out and seen.sha256 != self.origin.digests[part.key]:
             raise TestbedError("the received data differ from the origin's (SHA-256)")
         if fault := seen.protocol.complaint(multipath=part.is_multipath):
             raise TestbedError(fault)
-        if part.is_capped and self.throttler is not None and not self.throttler.process.running:
-            status = self.throttler.process.returncode
-            raise TestbedError(f"the throttler ended (exit status {status}) while it should have enforced the policy")
         start = seen.began - self.recorder.started
         end, margin = start + seen.ended, PAUSE_SECONDS / 2
         samples = [each for each in self.recorder.samples if start - margin <= each.time <= end + margin]
@@ -112,19 +106,19 @@ class Bed:
         )  # fmt: skip
 
     def relaxations(self) -> int:
-        """Return how often the guard has relaxed the cap."""
+        """Return how often the guard has relaxed the cap. Raises TestbedError if the throttler has ended."""
         return int(self.throttler.status()["counters"]["guard"]["relaxations"]) if self.throttler else 0
 
-    def print_rates(self) -> None:
-        """Print the current rate of each path if the last line is old enough."""
-        now = time.monotonic()
-        if now < self.next_line_at:
+    def print_rates(self, elapsed: float) -> None:
+        """Print the rate of each path over the last second, *elapsed* seconds after the download's start."""
+        if elapsed < self.next_line_at:
             return
-        self.next_line_at = now + LINE_INTERVAL
-        current = self.recorder.current(LINE_INTERVAL)
-        line = Text(f"{now - self.start:6.0f} s")
+        self.next_line_at = elapsed + LINE_INTERVAL
+        last_second = self.recorder.samples[-11:]
+        [current] = rates((last_second[0], last_second[-1]))
+        line = Text(f"{elapsed:6.0f} s")
         for path, device in DEVICES.items():
-            look, rate = style.PATHS[path], current[device]
+            look, rate = style.PATHS[path], current.bits[device]
             bar = "█" * round(BAR_WIDTH * min(1.0, rate / max(LINKS.values())))
             line.append(f"  {look.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR_WIDTH}}", style=look.color)
         self.console.print(line, highlight=False, soft_wrap=True)
@@ -133,9 +127,10 @@ class Bed:
 def steady_rates(
     part: Part, samples: Sequence[Sample], start: float, duration: float
 ) -> tuple[dict[str, float], float]:
-    """Return each path's rate in the steady state, or in the whole download if it is too short, and its length.
+    """Return each path's rate in the steady state, and the length of this state in seconds.
 
-    The download began at *start* on the samples' clock and took *duration*.
+    If the steady state is too short, the rates are those of the whole download. The download began at *start* on the
+    samples' clock, and took *duration* seconds.
     """
     end = duration - EXCLUDED_END_SECONDS
     seconds = end - part.settle_seconds

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from ..result_file import Judgement, Verdict, shown
+from ..result_file import Judgement, Verdict, number_text
 from ..statistics import compare, exact_median_interval, fmean, mean_bounds, median
 from .findings import Aim
 
@@ -78,7 +78,7 @@ class Claim:
         if self.reference is None:
             low, high = self.interval or (-math.inf, math.inf)
             return low - bound, high - bound
-        _, lower, upper = compare(self.values, self.reference, bound)
+        lower, upper = compare(self.values, self.reference, bound)
         return -math.inf if lower is None else lower, math.inf if upper is None else upper
 
     @property
@@ -94,8 +94,8 @@ class Claim:
 
     @property
     def judged(self) -> Verdict:
-        """The verdict on a statement that needs no other claim."""
-        return replace(self.aim, what=self.paper, verdict=self.verdict, said=self.text)
+        """The verdict on a statement that needs only this claim."""
+        return replace(self.aim, what=self.paper, verdict=self.verdict, measured_text=self.text)
 
     @property
     def text(self) -> str:
@@ -103,7 +103,7 @@ class Claim:
         measured = f"{self.what}: {self.aim.measured}"
         if self.interval is not None:
             low, high = self.interval
-            measured += f" ({shown(low, '')} to {shown(high, self.unit)}, n = {len(self.values)})"
+            measured += f" ({number_text(low, '')} to {number_text(high, self.unit)}, n = {len(self.values)})"
         return f"{measured}; wanted {self.aim.wanted}"
 
 
@@ -123,7 +123,7 @@ def verdict_on_all(claims: Sequence[Claim]) -> Judgement:
 class Reason:
     """Why a statement does not hold today, and the claims that show that this is the reason."""
 
-    why: str
+    explanation: str
     signs: Sequence[Claim]
 
 
@@ -134,14 +134,14 @@ def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequenc
     runs do not decide these signs, or if the paper's conditions, *given*, do not hold here.
     """
     verdict: Judgement = verdict_on_all(claims) if verdict_on_all(given) == "holds" else "not judged"
-    why, shown_claims = "", [*given, *claims]
+    explanation, shown_claims = "", [*given, *claims]
     if verdict == "fails":
         signs = [(reason, verdict_on_all(reason.signs)) for reason in reasons]
         proven = next((reason for reason, shows in signs if shows == "holds"), None)
         if proven is not None:
-            verdict, why = "differs", proven.why
+            verdict, explanation = "differs", proven.explanation
             shown_claims += proven.signs
         elif any(shows == "not judged" for _, shows in signs):
             verdict = "not judged"
-    said = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
-    return Verdict(paper, None, verdict=verdict, said=said, why=why)
+    texts = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
+    return Verdict(paper, None, verdict=verdict, measured_text=texts, explanation=explanation)

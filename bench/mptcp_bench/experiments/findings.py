@@ -47,11 +47,10 @@ class Findings:
         """Reasons why the experiment fails: missed aims, and failed measurements."""
         return (*(str(aim) for aim in self.aims if not aim.met), *self.failures)
 
-    def added_to(self, result: ExperimentResult, *, complete: bool) -> ExperimentResult:
+    def added_to(self, result: ExperimentResult) -> ExperimentResult:
         """Return *result*, which describes the run, with these findings."""
         return replace(
             result,
-            complete=complete,
             notes=self.notes,
             failures=self.failures,
             aims=self.aims,

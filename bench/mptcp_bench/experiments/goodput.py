@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from itertools import product
 
 from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of, services
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
-from mptcp_lab.testbed.transfer import download
+from mptcp_lab.testbed.transfer import Protocol, download
 
-from ..shipped import POLICY, ethernet_cap
 from .columns import CELL, RUNS, Column, Row, Table, Turn
 from .devices import payload_share
 from .parameters import parameter, whole
 from .scenario import Scenario
-from .setup import ProxySite
+from .setup import POLICY, ProxySite, ethernet_cap
 from .two_paths import one_subflow
 
 SETTLE_SECONDS = 5.0

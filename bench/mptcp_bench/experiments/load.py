@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mptcp_common.status_client import ask_text
-from mptcp_lab.agent.counters import added_to
-from mptcp_lab.agent.pacing import Paced
+from mptcp_lab.agent.counters import Paced, increments
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, LiveNode, Process, Testbed, TestbedError, paths, services
 from mptcp_lab.testbed.commands import undone_on_error
@@ -172,7 +171,7 @@ class RateCell:
         crowd.replace_per_second(0)
         crowd.keep_open(0)
         connections = client.read().opened
-        joins = added_to(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
+        joins = increments(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
 
         def is_finished() -> bool:
             return bool(throttler.status()["counters"]["reconciler"]["entries_deleted"] >= connections)

@@ -28,13 +28,11 @@ from rich.table import Table as RichTable
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, TestbedError, lab_of, paths
-from mptcp_lab.testbed.mtu import mtu
 from mptcp_lab.testbed.services import PROXY_PORT, start_origin
 
 from .. import style
 from ..statistics import fmean, median
-from ..wire.capture import captured
-from ..wire.packets import ACK, SYN, Packet
+from ..wire.capture import ACK, SYN, Packet, captured
 from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, measure, send
 from . import mimbox_judging as judging
@@ -237,7 +235,8 @@ def paper_figure(
 
 def measure_with_mtu(bed: Bed, turn: Turn[Cell]) -> dict[str, Point]:
     ends = [end for link in bed.testbed.topology.links for end in (link.a, link.b)]
-    return measure_cell(bed, turn.cell, scopes=(mtu(bed.testbed[end.node], end.device, turn.cell.at) for end in ends))
+    scopes = (bed.testbed[end.node].set_mtu(end.device, turn.cell.at) for end in ends)
+    return measure_cell(bed, turn.cell, scopes=scopes)
 
 
 GOODPUT = paper_figure(
@@ -344,7 +343,7 @@ class DelaySettings:
     runs: int = parameter("number of rounds", str(FEWEST), whole(), quick="1")
 
 
-REQUESTS = Workload("delay", 100, 1000)
+REQUESTS = Workload(100, 1000)
 FILE = f"{REQUESTS.down}.bin"
 MIN_SUBFLOWS = 1.5
 """Minimum mean number of subflows per connection; below 2, because short connections can end before the join."""
@@ -358,7 +357,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         lab = lab_of(bed.testbed)
         with bed.running(cell, "server_persistent_connections off\n"):
             url = f"http://{lab.proxy.service_address()}:{PROXY_PORT}"
-            exchanges = measure(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp").exchanges
+            exchanges, _ = measure(lab, url, bed.web, REQUESTS, multipath=cell.client != "tcp")
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
             raise TestbedError(f"{cell}: too few subflows")
         return Delays(

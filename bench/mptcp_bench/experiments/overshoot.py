@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from mptcp_lab.testbed import TestbedError
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.services import PROXY_PORT, mptcp_command, wait_until
-from mptcp_lab.testbed.transfer import Added
+from mptcp_lab.testbed.transfer import Added, Protocol
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 

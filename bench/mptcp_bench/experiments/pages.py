@@ -27,10 +27,9 @@ import numpy as np
 
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths, services
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, mptcp_command, wait_until
-from mptcp_lab.testbed.transfer import Added
+from mptcp_lab.testbed.transfer import Added, Protocol
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 

@@ -27,18 +27,16 @@ from typing import Any
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import TWO_PATHS, Process, Testbed, TestbedError, services
 from mptcp_lab.testbed import system_state as dumps
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample, greatest_rate, longest_gap, mean_rate
 from mptcp_lab.testbed.services import Origin, Proxy, Throttler
 from mptcp_lab.testbed.topologies import WIFI_RATE
-from mptcp_lab.testbed.transfer import Added, wget
+from mptcp_lab.testbed.transfer import Added, Protocol, wget
 
-from ..shipped import POLICY, ethernet_cap
 from .columns import Table, Turn, columns_of, figure
 from .devices import DEVICES
 from .parameters import choices
 from .scenario import Scenario
-from .setup import BACKENDS, FILE_SIZE, lacking
+from .setup import BACKENDS, FILE_SIZE, POLICY, ethernet_cap, lacking
 
 SETTLE_SECONDS, BEFORE_SECONDS, DOWN_SECONDS, AFTER_SECONDS = 5.0, 2.0, 2.0, 4.0
 """Seconds of the download: until it is steady, from then to the kill, without a throttler, and after the restart."""
@@ -127,8 +125,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
 
         def restored() -> bool:
             """Return whether the sysctls are as before. Interfaces that were added or removed do not count."""
-            now = dumps.sysctls(node)
-            return not now.startswith(dumps.FAILED) and not dumps.changed_sysctls(before[dumps.SYSCTLS], now)
+            return not dumps.changed_sysctls(before[dumps.SYSCTLS], dumps.sysctls(node))
 
         restored_after = _seconds_until(restored, RESTART_TIMEOUT)
         after_kill = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)

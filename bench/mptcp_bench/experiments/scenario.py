@@ -143,15 +143,8 @@ class Scenario(Generic[S, C, B, M]):
                 turns += draw.sample(in_round, len(in_round)) if self.shuffled else in_round
         return turns
 
-    def run(
-        self,
-        console: Console,
-        seed: int,
-        quick: bool,
-        options: Mapping[str, str],
-        keep: Callable[[Findings], None] | None = None,
-    ) -> Findings:
-        """Run what *options* choose. Call *keep* after each run with the findings so far.
+    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+        """Run what *options* choose.
 
         :raises OptionError: an option is not valid
         :raises TestbedError: nothing could be measured
@@ -181,8 +174,6 @@ class Scenario(Generic[S, C, B, M]):
                         console.print(f"{next(numbers)} of {len(turns)}: {turn}", style="dim", highlight=False)
                         once = partial(self._once, bed, turn)
                         runs += attempts.try_run(once, str(turn), self.attempts) or []
-                        if keep is not None:
-                            keep(attempts.added_to(self.findings(listed, runs, notes)))
             except TestbedError as error:
                 if not runs:
                     raise
@@ -206,7 +197,7 @@ class Scenario(Generic[S, C, B, M]):
         results = self.results(turns, runs)
         judged = list(self._judged(results))
         # Claims are printed with their own words.
-        others = [aim for aim, is_shown in judged if not (is_shown or aim.said)]
+        others = [aim for aim, is_shown in judged if not (is_shown or aim.measured_text)]
         return Findings(
             tuple(table for each in self.tables if (table := each.render(results)) is not None),
             {"runs": [run.record() for run in results.runs]},

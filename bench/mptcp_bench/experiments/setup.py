@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A testbed with all services, for successive transfers under policies that change."""
+"""A testbed with all services, for successive transfers under policies that change; the cap of conf/policy.yaml."""
 
 from __future__ import annotations
 
@@ -9,16 +9,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from mptcp_lab.testbed import LiveNode, Testbed, services
+from mptcp_common.problems import DocumentError
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, services
 from mptcp_lab.testbed.features import missing
-from mptcp_lab.testbed.services import Origin, Proxy, Throttler, wait_until
+from mptcp_lab.testbed.services import REPOSITORY, Origin, Proxy, Throttler, wait_until
+from mptcp_throttler.policy.load import load_policy
 
+POLICY = REPOSITORY / "conf" / "policy.yaml"
 FILE_SIZE = 500_000_000
 """Size of a file in bytes. A client is stopped before it has transferred the whole file."""
 TRANSFER_TIMEOUT = 120
 """Time limit of a transfer in seconds."""
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 """The throttler's netfilter adapters, and the features of this host that each adapter needs."""
+
+
+def ethernet_cap(policy: Path = POLICY) -> int:
+    """Return the cap (ceil) in bits/s of the first rule of *policy* that throttles Ethernet. Raises TestbedError."""
+    try:
+        rules = load_policy(policy.read_text(), str(policy)).rules
+    except (OSError, DocumentError) as error:
+        raise TestbedError(f"read the policy: {error}") from error
+    for rule in rules:
+        if rule.throttle is not None and (rule.paths is None or "ethernet" in rule.paths):
+            return rule.throttle.ceil
+    raise TestbedError(f"{policy}: no rule throttles the path 'ethernet', so that no cap can be shown")
 
 
 def lacking(adapter: str) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from mptcp_lab.emulation.model import GilbertElliott, Loss, UniformLoss
+from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
 from mptcp_lab.testbed import UNSHAPED, Testbed
 from mptcp_lab.testbed.transfer import Added
 
@@ -35,7 +35,7 @@ VPNS = {
     "mptcp": Vpn("mptcp"),
 }  # fmt: skip
 """The VPN of each variant of a download. The VPN over MPTCP has this host's default congestion control outside."""
-LOSSES: Mapping[str, Loss] = {"1 %": UniformLoss(0.01), "bursts": GilbertElliott(p=0.002, r=0.2)}
+LOSSES: Mapping[str, GilbertElliott] = {"1 %": UniformLoss(0.01), "bursts": GilbertElliott(p=0.002, r=0.2)}
 """Losses of 1 % in the long run. A burst has on average five packets in a row."""
 EQUAL = PathPair((10, 10))
 CELLS: Mapping[str, Mapping[str, PathPair]] = {

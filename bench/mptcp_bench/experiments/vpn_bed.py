@@ -121,7 +121,7 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
         (f"mptcp endpoint add {SECOND_ADDRESS} {device} id 200 subflow", "mptcp endpoint delete id 200"),
     ]
     for each in bed.testbed.topology.node("client").endpoints:
-        restore = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} {' '.join(each.flags)}"
+        restore = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} subflow"
         changes.append((f"mptcp endpoint delete id {each.id}", restore))
     with ExitStack() as stack:
         for do, undo in changes:
@@ -183,7 +183,7 @@ def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float) -> Point:
     seen = observe(bed.lab, wget(url), timeout=bed.seconds)
     is_complete = seen.status == 0 and seen.sha256 == bed.origin.digests[FILE_NAME]
     if not (seen.timed_out and seen.octets) and not is_complete:
-        raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
+        raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.error_output}")
     client, server = counters.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
     received = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, UniformLoss
 
 RATE = 10_000_000
 """Rate of each path in each direction, in bits/s."""
@@ -85,7 +85,7 @@ class PathPair:
 
     rates: tuple[int, int]
     rtts: tuple[float, float] = (20, 20)
-    losses: tuple[Loss | None, Loss | None] = (None, None)
+    losses: tuple[GilbertElliott | None, GilbertElliott | None] = (None, None)
     jitter: int = 0
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class Condition:
         return PathPair((RATE // 1_000_000,) * 2, (self.first, self.second), (loss_of(self.loss),) * 2).paths()
 
 
-def loss_of(name: str) -> Loss | None:
+def loss_of(name: str) -> GilbertElliott | None:
     """Return the loss model with this *name*; None for no loss."""
     if name in GOOD_LOSS:
         return GilbertElliott(0.01, 0.75, 0.5, GOOD_LOSS[name])

@@ -27,8 +27,7 @@ from mptcp_lab.testbed.transfer import Added
 
 from .. import style
 from ..statistics import median, of_median
-from ..wire.capture import captured
-from ..wire.packets import SYN, Packet
+from ..wire.capture import SYN, Packet, captured
 from .claims import Claim
 from .columns import CELL, RUNS, VARIANT, Column, Results, Table, Turn, columns_of, figure, for_pictures
 from .findings import Picture

@@ -21,7 +21,7 @@ HEADER_RATIO = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload share with MTU 1000 divided by the payload share with MTU 1500. IPv4 and TCP headers with timestamps and DSS
 are 80 bytes, and the shapers count 14 bytes of Ethernet."""
 MIN_IDLE_SHARE = 0.1
-"""Share of idle time of a host's busiest processor from which no program had to wait for one processor."""
+"""If a host's busiest processor was idle for this share of the time, the processors did not limit the host."""
 AT_ONCE_SECONDS = 0.1
 """Maximum seconds until the cap of a repeated transfer is in force."""
 SOFT_CAP_SECONDS = 1.0

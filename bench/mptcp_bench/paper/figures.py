@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..experiments.columns import RUNS, Label, Table
+from ..experiments.columns import CELL, RUNS, Table
 from ..experiments.findings import Picture
 from ..experiments.scenario import Scenario
 from . import drawing
 from .claims import verdicts
 from .downloads import Downloads
 from .measurements import COLUMNS, MB, Download, Found, Trial
-from .settings import ETHERNET, WIFI, Settings, lab, ready
+from .settings import ETHERNET, WIFI, Settings, build_lab, check_host
 
 MAX_SHORT = 40 * MB
 ETHERNET_ALONE = Trial("tcp-ethernet", "TCP, Ethernet alone", 90 * MB, path=ETHERNET)
@@ -30,9 +30,8 @@ LARGE_BUFFER = 720_000
 """Larger receive buffer of Figure 4 in bytes, with which Figure 5 is measured."""
 AMPLE_BUFFER = 1_440_000
 """Minimum size, in bytes, of the buffer with which Figure 4 compares the computed one."""
-LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
 TABLE: Table[Any, Any] = Table(
-    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS, transposed=True
+    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), (CELL,), transposed=True
 )
 
 
@@ -42,14 +41,14 @@ def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
     for trial in trials:
         size = min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size
         cell = replace(trial, size=size, cap=chosen.cap if trial.throttled else 0)
-        if trial.path and chosen.stated(trial.path):
+        if trial.path and chosen.is_known(trial.path):
             cell = replace(cell, link=chosen.rate(trial.path), rtt=chosen.path(trial.path).rtt)
         cells.append(cell)
     return cells
 
 
 def _cells_of_figure_4(chosen: Settings) -> list[Trial]:
-    """Return the downloads, with that of the buffer that the paper's formula requires, if the formula has a value."""
+    """Return the downloads. One has the buffer that the paper's formula requires, if the formula has a value."""
     cells = _cells(BUFFERS, chosen)
     if (needed := chosen.buffer_needed) is not None:
         title = f"buffer {needed / MB:g} MB"
@@ -71,7 +70,7 @@ def _figure(
 
     @contextmanager
     def bed(chosen: Settings, cells: Sequence[Trial], seed: int) -> Iterator[Downloads]:
-        with lab(chosen, seed) as (hosts, check):
+        with build_lab(chosen, seed) as (hosts, check):
             yield Downloads(hosts, cells, chosen, check, interval=interval)
 
     def pictures(found: Found) -> list[Picture]:
@@ -80,7 +79,7 @@ def _figure(
     return Scenario(
         settings=Settings,
         needs=(),
-        check_host=ready,
+        check_host=check_host,
         cells=partial(_cells, trials),
         runs=lambda chosen, *_: chosen.repetitions or (short_repetitions if chosen.short else repetitions),
         shared_bed=lambda trial: name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The cells and measurements of Figures 2 to 7: which download, and its numbers from the client's observation. Pure."""
+"""The downloads of Figures 2 to 7, and the numbers that a download's observation has. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,6 @@ from mptcp_lab.testbed.transfer import Observation
 from ..experiments.columns import Column, Results, columns_of, figure, for_pictures
 
 MB = 1_000_000
-DROPS = (
-    "TcpExtTCPRcvQDrop",
-    "TcpExtRcvPruned",
-    "TcpExtOfoPruned",
-    "TcpExtTCPBacklogDrop",
-    "MPTcpExtRcvPruned",
-)
-"""Kernel counters of data that a receiver dropped because it had no room."""
 SETTLE_SECONDS = 1.0
 """Seconds at the start of a download that rates do not include; at most a quarter of the download."""
 THROTTLED_SETTLE_SECONDS = 5.0
@@ -60,7 +52,7 @@ class Trial:
     kind: Literal["panel", "baseline", "other"] = "panel"
     """``panel``: it has its own plot over time; ``baseline``: a line in other trials' plots; ``other``: not drawn."""
     cap: int = 0
-    """The cap on Ethernet in bits per second. This and the next value come from the settings."""
+    """The cap on Ethernet in bits per second. This value and the next two come from the settings."""
     link: int | None = None
     """Rate of :attr:`path` in bits per second; None if it is not known."""
     rtt: int | None = None
@@ -75,7 +67,7 @@ class Download:
     """One download: numbers in SI units. A number is None if it was not measured."""
 
     fell_back: bool
-    """Whether the connection fell back to plain TCP. If a server accepts MPTCP, nothing else is measured of it."""
+    """Whether the connection fell back to plain TCP. A direct download that did not has no other values."""
     goodput: float | None = figure("goodput, Mbit/s", None, scale=1e-6)
     duration: float | None = figure("completion time, s", None, digits=3)
     share_ethernet: float | None = figure("share of Ethernet, %", None, scale=100, digits=1)
@@ -90,9 +82,7 @@ class Download:
     before_cap: float | None = figure(
         "Ethernet on the wire, greatest before the cap was in force, Mbit/s", None, scale=1e-6
     )
-    retransmissions: float | None = figure("retransmitted segments", None)
     retransmission_share: float | None = figure("retransmitted / sent segments, %", None, scale=100, digits=3)
-    receiver_drops: float | None = figure("segments that the receiver dropped", None)
     least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
     samples: Sequence[Sample] = for_pictures()
 
@@ -167,9 +157,8 @@ def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Downlo
         numbers[f"share_{path}"] = octets / total if total else 0.0
         numbers[f"rate_{path}"] = mean_rate(seen.samples, path, settle, seen.ended)
     sender = seen.origin_counters if trial.path else seen.proxy_counters
-    retransmissions = float(sender.get("TcpRetransSegs", 0))
     if segments := sender.get("TcpOutSegs", 0):
-        numbers["retransmission_share"] = retransmissions / segments
+        numbers["retransmission_share"] = sender.get("TcpRetransSegs", 0) / segments
     if trial.throttled:
         taken = time_to_throttle(seen, "ethernet", trial.cap)
         numbers |= {"capped": float(taken is not None), "time_to_throttle": taken}
@@ -183,8 +172,6 @@ def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Downlo
         goodput=seen.goodput,
         duration=seen.ended,
         joined=seen.joined,
-        retransmissions=retransmissions,
-        receiver_drops=float(sum(seen.counters.get(name, 0) for name in DROPS)),
         least_idle=min((each.least_idle for each in used if each.least_idle is not None), default=None),
         samples=seen.samples,
         **numbers,

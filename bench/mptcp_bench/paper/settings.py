@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mptcp_common.units import parse_rate
-from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, PathError, UniformLoss
+from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, PathError, UniformLoss
 from mptcp_lab.remote import read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, lab_of
 from mptcp_lab.testbed.features import need
@@ -52,7 +52,7 @@ def _percent(text: str) -> float:
     return value
 
 
-def parse_loss(text: str) -> Loss | None:
+def parse_loss(text: str) -> GilbertElliott | None:
     """Return uniform loss for ``1%``, Gilbert-Elliott loss for ``p,r,1-h,1-k`` (percentages), None for ``0``."""
     numbers = [_percent(part) for part in text.split(",")]
     if len(numbers) == 1:
@@ -77,7 +77,7 @@ class Settings:
         "maximum deviation of the delay in each direction, uniform, without reordering", "2 ms", parse_time,
         name="wifi.jitter",
     )  # fmt: skip
-    wifi_loss: Loss | None = parameter(  # noqa: RUF009
+    wifi_loss: GilbertElliott | None = parameter(  # noqa: RUF009
         'loss towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott', "0%", parse_loss, name="wifi.loss"
     )
     cap: int = parameter("rate to which the throttler limits Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)
@@ -97,8 +97,8 @@ class Settings:
                 links = "only emulated links have this option; real hosts have their own links"
                 raise OptionError(f"--set {name.replace('_', '.')}: {links}")
 
-    def stated(self, path: str) -> bool:
-        """Return whether rate and RTT of *path* are known: because they were stated, or because it is emulated."""
+    def is_known(self, path: str) -> bool:
+        """Return whether rate and RTT of *path* are known: it is emulated, or the options state them."""
         return self.inventory is None or None not in (getattr(self, f"{path}_rate"), getattr(self, f"{path}_rtt"))
 
     def rate(self, path: str) -> int:
@@ -117,7 +117,7 @@ class Settings:
     @property
     def buffer_needed(self) -> float | None:
         """2 × sum of bandwidth × greatest RTT in bytes (RFC 6182, 5.3; section 3.3 of the paper); None if unknown."""
-        if not (self.stated(ETHERNET) and self.stated(WIFI)):
+        if not (self.is_known(ETHERNET) and self.is_known(WIFI)):
             return None
         links = [self.path(name) for name in (ETHERNET, WIFI)]
         return 2 * sum(link.down.rate or 0 for link in links) / 8 * max(link.rtt for link in links) / 1e6
@@ -127,15 +127,15 @@ USUAL = {ETHERNET: (100_000_000, 2_000), WIFI: (20_000_000, 16_000)}
 """Rate in bits per second and RTT in microseconds of each emulated link."""
 
 
-def ready(chosen: Settings) -> None:
+def check_host(chosen: Settings) -> None:
     """Raise TestbedError if this host lacks something that the emulation needs."""
     if chosen.inventory is None:
         need(*NEEDED)
 
 
 @contextmanager
-def lab(chosen: Settings, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
-    """Build the paper's testbed, or use the real hosts. Yield also a function that raises if the emulation failed."""
+def build_lab(chosen: Settings, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
+    """Build the paper's testbed, or connect to the real hosts. Yield also a function that checks the emulation."""
     if chosen.inventory is not None:
         with remote_lab(read_inventory(chosen.inventory)) as hosts:
             yield hosts, lambda: None

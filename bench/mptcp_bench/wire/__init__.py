@@ -1,6 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A proxy's two sides on the wire: captures, segments, connections, and each request's way through the proxy.
-
-``packets`` reads capture files, ``streams`` combines segments to connections, ``exchanges`` matches the connections of
-the proxy's two sides, ``capture`` runs tcpdump, ``workload`` sends the requests.
-"""
+"""A proxy's two sides on the wire: captures, segments, connections, and each request's way through the proxy."""

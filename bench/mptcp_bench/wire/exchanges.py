@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from .packets import CaptureError
+from .capture import CaptureError
 from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
@@ -36,9 +36,6 @@ class Exchange:
     """One request on its way through the proxy and back. All times are in seconds."""
 
     target: str
-    multipath: bool
-    origin_requested: bool
-    """Whether the proxy requested MPTCP from the origin, which it should not do."""
     subflows: int
     """Number of subflows of the client's connection."""
     answer: float
@@ -92,12 +89,10 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
         raise CaptureError(f"request {name}: the client's connection fell back to plain TCP in mid-transfer")
     if client.syn_ack is None or client.ack is None or origin.syn_ack is None:
         raise CaptureError(f"request {name}: a handshake is missing")
-    complete, sent, up = _relayed(f"request {name}", client.up, origin.up, body.up)
-    _, _, down = _relayed(f"response to {name}", origin.down, client.down, body.down)
+    complete, sent, up = _relay_delays(f"request {name}", client.up, origin.up, body.up)
+    _, _, down = _relay_delays(f"response to {name}", origin.down, client.down, body.down)
     exchange = Exchange(
         target=name,
-        multipath=client.multipath,
-        origin_requested=origin.requested,
         subflows=client.subflows,
         answer=NANOSECOND * (client.syn_ack - client.syn),
         syn=NANOSECOND * (origin.syn - client.ack),
@@ -113,7 +108,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
     return exchange
 
 
-def _relayed(name: str, arrivals: Stream, departures: Stream, body: int) -> tuple[int, int, tuple[float, ...]]:
+def _relay_delays(name: str, arrivals: Stream, departures: Stream, body: int) -> tuple[int, int, tuple[float, ...]]:
     """Return when the header section arrived and was sent, and the delay of each segment that has body bytes.
 
     The streams *arrivals* and *departures* end with the same *body*, a number of bytes. Raises CaptureError.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Combine captured segments to connections: when each connection opened, and when each byte was first sent.
+"""Combine captured segments to connections, each with the times of its handshake and of each byte.
 
 All subflows of a client's MPTCP connection belong to one connection here. A join's SYN carries the proxy's token
 (RFC 8684, 3.2). A byte's offset in the stream is its data sequence number, by the mapping of its subflow (3.3.1), or
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck, initial_data_sequence, token_of_key
 
-from .packets import ACK, SYN, CaptureError, Packet
+from .capture import ACK, SYN, CaptureError, Packet
 
-_32, _64 = (1 << 32) - 1, (1 << 64) - 1
+_MASK_32, _MASK_64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1
 """Direction of a stream: from the end that opened the connection, and to this end."""
 
@@ -92,12 +92,12 @@ class Connection:
 
     def learn_key(self, direction: int, option: MpCapable) -> None:
         if option.sender_key is not None and self._origins[direction] is None:
-            self._origins[direction] = (initial_data_sequence(option.sender_key) + 1) & _64
+            self._origins[direction] = (initial_data_sequence(option.sender_key) + 1) & _MASK_64
 
     def offset(self, direction: int, sequence: int, octets: int) -> int | None:
         """Return the stream offset of a data sequence number of 4 or 8 *octets*; None if the key is not known yet."""
         origin = self._origins[direction]
-        return None if origin is None else (sequence - origin) & (_64 if octets == 8 else _32)
+        return None if origin is None else (sequence - origin) & (_MASK_64 if octets == 8 else _MASK_32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ class _Flow:
     """One TCP connection, which is a subflow or a plain connection."""
 
     connection: Connection
-    initial: bool
+    is_initial: bool
+    """Whether this is the connection's first subflow."""
     sequences: list[int]
     """Initial sequence number of each direction; -1 while it is not known."""
     acknowledged: bool = False
@@ -125,14 +126,14 @@ class _Flow:
         connection = self.connection
         if direction == UP and not self.acknowledged and packet.flags & ACK and self.sequences[DOWN] >= 0:
             self.acknowledged = True
-            if self.initial:
+            if self.is_initial:
                 connection.ack = packet.time
         if connection.multipath:
             self._map(direction, packet)
         if not packet.length or self.sequences[direction] < 0:
             return
         # Numbers count from the SYN, which is 0, so that the first byte is 1.
-        number = (packet.sequence - self.sequences[direction]) & _32
+        number = (packet.sequence - self.sequences[direction]) & _MASK_32
         start = self._offset(direction, number) if connection.multipath else number - 1
         connection.fell_back |= start is None
         if start is None or start < 0:  # A keep-alive probe is before the first byte.
@@ -162,7 +163,7 @@ class _Flow:
     def _offset(self, direction: int, number: int) -> int | None:
         """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
         for mapping in reversed(self.mappings[direction]):
-            distance = (number - mapping.subflow) & _32
+            distance = (number - mapping.subflow) & _MASK_32
             if distance < mapping.length:
                 return mapping.offset + distance
         return None
@@ -212,7 +213,7 @@ class Leg:
             return
         flow.sequences[DOWN] = packet.sequence
         connection = flow.connection
-        if not flow.initial:
+        if not flow.is_initial:
             connection.subflows += any(isinstance(option, MpJoinSynAck) for option in packet.options)
             return
         connection.syn_ack = packet.time

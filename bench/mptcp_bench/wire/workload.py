@@ -7,19 +7,16 @@ tcpdump on the proxy's host records the time of each packet on both sides, from 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import count
-from pathlib import Path
 
-from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.agent.processors import Usage, usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Lab
-from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, mptcp_command
-from mptcp_lab.testbed.transfer import Added, processors_of
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, mptcp_command
+from mptcp_lab.testbed.transfer import Added, Protocol, processors_of
 
 from .capture import captured, device_towards
 from .exchanges import Body, Exchange, exchanges
@@ -27,6 +24,8 @@ from .streams import Leg, follow
 
 ORIGIN_PORT = 80
 REQUEST_TIMEOUT = 20
+PACE = 40
+"""Maximum number of requests per second. Each request waits until the previous one has ended."""
 _numbers = count(1)
 
 
@@ -34,43 +33,23 @@ _numbers = count(1)
 class Workload:
     """One kind of request, which is sent *requests* times."""
 
-    key: str
     requests: int
     down: int
     """Bytes of the downloaded file."""
     up: int = 0
     """Bytes of the request's body."""
-    pace: int = 40
-    """Maximum number of requests per second. Each request waits until the previous one has ended."""
     origin_rate: int | None = None
     """Rate in bits per second to which the origin's link is limited, so that the proxy never waits for the client."""
 
-    @property
-    def seconds(self) -> float:
-        """Approximate duration of all requests."""
-        sending = 8 * (self.down + self.up) / (self.origin_rate or 50_000_000)
-        return self.requests * max(1 / self.pace, sending)
 
+def measure(
+    lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool
+) -> tuple[tuple[Exchange, ...], Usage]:
+    """Send the requests of *workload* from the client through the *proxy* URL.
 
-@dataclass(frozen=True, slots=True)
-class Conversions:
-    """The measurements of one workload."""
-
-    exchanges: tuple[Exchange, ...]
-    processors: Usage
-    """Processor usage of the proxy's host during the workload."""
-
-
-def squid_configuration(proxy: Host) -> Path:
-    """Write the shipped configuration, but with an origin connection for each request. Return the file."""
-    return proxy.write("conversion-squid.conf", f"{SQUID_CONFIG.read_text()}\nserver_persistent_connections off\n")
-
-
-def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
-    """Send the requests of *workload* from the client through the *proxy* URL. Return the times of each request.
-
-    The origin needs a file ``{workload.down}.bin``, the proxy a configuration by :func:`squid_configuration`. Raises
-    TestbedError if a request failed, a client connection had the wrong protocol, or the capture has gaps.
+    Return the times of each request, and the processor usage of the proxy's host at the same time. The origin needs a
+    file ``{workload.down}.bin``; the proxy must open an origin connection for each request. Raises TestbedError if a
+    request failed, a connection had the wrong protocol, or the capture has gaps.
     """
     file, label = f"{workload.down}.bin", f"n{next(_numbers)}"
     wanted = {f"/{file}?{label}-{i}": Body(workload.up, workload.down) for i in range(1, workload.requests + 1)}
@@ -84,14 +63,12 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
         added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
         send(lab.client, url, workload, multipath=multipath, proxy=proxy)
-        counters, used = added.read(), usage(processors, processors_of(lab.proxy))
+        protocol, used = Protocol.of(*added.read()), usage(processors, processors_of(lab.proxy))
+    if (protocol.requested, protocol.fallbacks, protocol.proxy_requested) != (workload.requests * multipath, 0, 0):
+        raise TestbedError(f"{workload.requests} requests, multipath={multipath}, used the wrong protocol: {protocol}")
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
-    if number := sum(map(fallbacks, counters)):
-        raise TestbedError(f"{number} connections fell back to plain TCP")
-    measured = exchanges(client.connections, server.connections, wanted)
-    check_protocol(measured, multipath=multipath)
-    return Conversions(measured, used)
+    return exchanges(client.connections, server.connections, wanted), used
 
 
 def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
@@ -108,27 +85,17 @@ def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: 
     *proxy* is the proxy's URL; empty to use no proxy. Raises TestbedError if a request is not answered.
     """
     through = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
-    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{workload.pace}/s"]
+    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{PACE}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)
         # An empty Expect header, so that curl sends the body without waiting for "100 Continue".
         argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
     argv.append(url)
-    timeout = 30 + 4 * workload.seconds
-    ended = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=timeout)
+    ended = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=30 + workload.requests)
     answers = ended.stdout.splitlines()
     complete = answers.count(f"200 {workload.down}")
     if ended.returncode != 0 or complete != workload.requests or len(answers) != complete:
         got = f"answers {', '.join(sorted(set(answers))) or 'none'}"
         reason = [got, *ended.stderr.strip().splitlines()][-1]
         raise TestbedError(f"{complete} of {workload.requests} requests were answered: {shlex.join(argv)}: {reason}")
-
-
-def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
-    """Raise TestbedError if a connection had the wrong protocol on the wire."""
-    if wrong := [each.target for each in measured if each.multipath is not multipath]:
-        got = "plain TCP" if multipath else "Multipath TCP"
-        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0]}, used {got}")
-    if number := sum(each.origin_requested for each in measured):
-        raise TestbedError(f"the proxy requested Multipath TCP from the origin, for {number} requests")

@@ -3,121 +3,75 @@
 
 ``agent.fetch FILE`` reads a JSON object from FILE: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
 ``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the maximum seconds
-for each file. The kinds are: ``get``, with a connection for each file; ``keepalive``, with *at_once* persistent
-connections; ``connect``, with a tunnel for each file with plain HTTP in it.
+for each wait for data. The kinds are: ``get``, with a connection for each file; ``keepalive``, with persistent
+connections; ``connect``, with a tunnel for each file with plain HTTP in it. The program must run in mptcpize(8), so
+that its connections use MPTCP.
 
 The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
-connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
-host; ``octets``, the bytes of its body; ``error``, null if the file is complete.
+connection, before the request) and its ``end``, as time.monotonic() of this host; ``octets``, the bytes of its body;
+``error``, null if the file is complete.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from threading import local
 from typing import Any
-
-MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
-BLOCK = 1 << 16
-"""Maximum bytes per read."""
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-class FetchError(Exception):
-    """The proxy sent an unexpected answer."""
 
 
 class Fetcher:
-    """Downloads the files and records the times of each file."""
+    """Downloads files in threads, each of which has at most one connection."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
-        self._is_persistent = order["kind"] == "keepalive"
-        self._files = list(enumerate(order["files"]))
-        self._files.reverse()
-        self.done: list[dict[str, Any]] = [{} for _ in self._files]
+        self._thread = local()
 
-    async def run(self) -> None:
-        await asyncio.gather(*(self._work() for _ in range(min(self._order["at_once"], len(self._files)))))
+    def run(self) -> list[dict[str, Any]]:
+        """Download all files and return the object of each file."""
+        with ThreadPoolExecutor(self._order["at_once"]) as threads:
+            return list(threads.map(lambda file: self._download(*file), self._order["files"]))
 
-    async def _work(self) -> None:
-        streams: Streams | None = None
-        while self._files:
-            number, (name, size) = self._files.pop()
-            entry = self.done[number]
-            entry.update(name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None)
-            try:
-                streams = await asyncio.wait_for(self._fetch(streams, name, size, entry), self._order["timeout"])
-            except (TimeoutError, OSError, FetchError, asyncio.IncompleteReadError, ValueError) as error:
-                entry["error"] = str(error) or type(error).__name__
-                streams = None
-            entry["end"] = time.monotonic()
-        if streams is not None:
-            streams[1].close()
-
-    async def _fetch(self, streams: Streams | None, name: str, size: int, entry: dict[str, Any]) -> Streams | None:
-        address, port = self._order["target"]
-        host = address if port == 80 else f"{address}:{port}"
-        tunnelled = self._order["kind"] == "connect"
-        reader, writer = streams or await self._connect()
+    def _download(self, name: str, size: int) -> dict[str, Any]:
+        began, octets, error = time.monotonic(), 0, None
         try:
-            entry["connected"] = time.monotonic()
-            request_target = f"/{name}" if tunnelled else f"http://{host}/{name}"
-            writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            length = await _answer(reader)
-            entry["first"] = time.monotonic()
-            if length != size:
-                raise FetchError(f"{length} bytes were announced instead of {size}")
-            while entry["octets"] < size:
-                block = await reader.read(min(BLOCK, size - entry["octets"]))
-                if not block:
-                    raise FetchError(f"ended after {entry['octets']} of {size} bytes")
-                entry["octets"] += len(block)
-        except BaseException:
-            writer.close()
-            raise
-        if self._is_persistent:
-            return reader, writer
-        writer.close()
-        return None
+            octets = len(self._fetch(name))
+            if octets != size:
+                error = f"{octets} bytes were received instead of {size}"
+        except (OSError, HTTPException) as failed:
+            error = str(failed) or type(failed).__name__
+            self._thread.connection = None
+        return {"name": name, "began": began, "end": time.monotonic(), "octets": octets, "error": error}
 
-    async def _connect(self) -> Streams:
-        address, port = self._order["proxy"]
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        # Hide the protocol: the event loop resolves addresses with it, and getaddrinfo(3) does not know MPTCP.
-        descriptor = socket.socket(family, socket.SOCK_STREAM, MPTCP).detach()
-        connection = socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
+    def _fetch(self, name: str) -> bytes:
+        kind, (address, port), proxy = self._order["kind"], self._order["target"], self._order["proxy"]
+        connection: HTTPConnection | None = getattr(self._thread, "connection", None)
+        if connection is None:
+            connection = HTTPConnection(proxy[0], proxy[1], timeout=self._order["timeout"])
+            if kind == "connect":
+                connection.set_tunnel(address, port)
         try:
-            connection.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+            connection.request("GET", f"/{name}" if kind == "connect" else f"http://{address}:{port}/{name}")
+            response = connection.getresponse()
+            body = response.read()
         except BaseException:
             connection.close()
             raise
-        reader, writer = await asyncio.open_connection(sock=connection)
-        if self._order["kind"] == "connect":
-            goal = ":".join(map(str, self._order["target"]))
-            writer.write(f"CONNECT {goal} HTTP/1.1\r\nHost: {goal}\r\n\r\n".encode())
-            await _answer(reader)
-        return reader, writer
-
-
-async def _answer(reader: asyncio.StreamReader) -> int:
-    """Read the header section of an answer with status 200. Return its Content-Length, or 0 if it has none."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    if head[0].split()[1:2] != ["200"]:
-        raise FetchError(head[0])
-    lengths = [line.partition(":")[2] for line in head[1:] if line.lower().startswith("content-length:")]
-    return int(lengths[0]) if lengths else 0
+        if response.status != 200:
+            raise HTTPException(f"status {response.status} {response.reason}")
+        if kind == "keepalive":
+            self._thread.connection = connection
+        else:
+            connection.close()
+        return body
 
 
 def main(arguments: list[str]) -> int:
-    fetcher = Fetcher(json.loads(Path(arguments[0]).read_text()))
-    asyncio.run(fetcher.run())
-    json.dump(fetcher.done, sys.stdout)
+    json.dump(Fetcher(json.loads(Path(arguments[0]).read_text())).run(), sys.stdout)
     return 0
 
 

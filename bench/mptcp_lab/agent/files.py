@@ -29,13 +29,13 @@ def parent_directory() -> str:
 
 
 def remove_tree(path: Path) -> str | None:
-    """Remove the directory tree *path*. Return None, or the name of a file that remains, and the reason."""
+    """Remove the directory tree *path*. Return None, or why a file remains."""
     failures: list[str] = []
 
-    def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
+    def record_failure(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
         failures.append(f"remove {failed}: {getattr(raised[1], 'strerror', raised[1])}")
 
-    shutil.rmtree(path, onerror=note)
+    shutil.rmtree(path, onerror=record_failure)
     # The first failure has the real reason, because a directory cannot be removed before its content.
     return failures[0] if failures and os.path.lexists(path) else None
 

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 TMPFS = "tmpfs"
 """This word in place of a source directory means a private empty file system."""
@@ -76,3 +77,10 @@ def kill_tree(pid: int) -> None:
     for each in (*descendants(pid), pid):
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
+
+
+def end_of(*outputs: Any) -> str:
+    """Return the end of a command's output, which is text, bytes or None, indented, for an error message."""
+    texts = [each.decode(errors="replace") if isinstance(each, bytes) else each for each in outputs if each]
+    lines = "\n".join(texts).strip().splitlines()[-12:]
+    return "".join(f"\n    {line}" for line in lines)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How busy this host's processors were between two readings of proc(5) stat and of pressure stall information.
+"""The use of this host's processors between two readings of proc(5) stat and of pressure stall information.
 
-Stolen time (the hypervisor ran other guests) and other programs lower the measured rates. Time of our own programs does
-not count as a reason for a low rate.
+Other programs and other guests of the hypervisor (stolen time) may lower the measured rates.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SCHEDULER = 2
 MAX_STOLEN = 0.05
 MAX_WAITING = 0.5
 MAX_OTHERS = 0.25
-"""Maximum shares of the time that are stolen, waited for or used by others. Above them, the machine may limit rates."""
+"""Shares of the time: stolen, spent waiting, used by other programs. Above them, rates may be too low."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Usage:
 
     @property
     def busy(self) -> bool:
-        """Whether the machine may have caused a missed rate. Waiting alone is not a sign: ours may use all the time."""
+        """Whether the machine may have caused a low rate. Our own programs may wait for each other."""
         waited = self.waiting is None or self.waiting > MAX_WAITING
         contended = waited and self.others is not None and self.others > MAX_OTHERS
         return contended or self.stolen > MAX_STOLEN
@@ -76,11 +75,9 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Parse /proc/stat and /proc/pressure/cpu. *own*: our programs' seconds. Raises ValueError for a wrong *stat*."""
+    """Parse /proc/stat and /proc/pressure/cpu. *own*: seconds of our programs."""
     lines = (line.split() for line in stat.split("\n") if line.startswith("cpu"))
     ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED}
-    if "cpu" not in ticks:
-        raise ValueError(f"{STAT}: a line for all processors is missing: {stat[:80]!r}")
     waited = _WAITED.search(pressure or "")
     return Reading(moment, ticks, int(waited.group(1)) if waited else None, own)
 

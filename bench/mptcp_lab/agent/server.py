@@ -11,7 +11,8 @@ Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`
 =========  ================================  ====================================================================
 ``do``     fields                            answer
 =========  ================================  ====================================================================
-run        argv, input, timeout, undo        code, out, err when it has ended; change: the number of an undo command
+run        argv, input, timeout              code, out, err when it has ended
+change     argv, timeout, undo               change: the number of the undo command
 start      argv, env, mounts, log            pid; later a line ``{"ended": pid, "code": …}``
 signal     pid, number, tree                 nothing more
 undo       change, timeout                   nothing more
@@ -33,7 +34,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .files import remove_tree
-from .processes import MountError, descendants, kill_tree, with_mounts
+from .processes import MountError, descendants, end_of, kill_tree, with_mounts
 
 GRACE = 10.0
 """Seconds that the programs may take to end after SIGTERM."""
@@ -58,8 +59,14 @@ def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         kill_tree(child.pid)
         out, err = child.communicate()
-        raise Refused(f"no end after {timeout:g} s{_end_of(out + err)}") from None
+        raise Refused(f"no end after {timeout:g} s{end_of(out, err)}") from None
     return {"code": child.returncode, "out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
+
+
+def _run_or_refuse(argv: list[str], timeout: float) -> None:
+    done = run(argv, None, timeout)
+    if done["code"] != 0:
+        raise Refused(f"exit code {done['code']}{end_of(done['out'], done['err'])}")
 
 
 def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -69,10 +76,6 @@ def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
         raise Refused(f"the program {argv[0]!r} is not installed") from None
     except OSError as error:
         raise Refused(f"{argv[0]}: {error.strerror}") from None
-
-
-def _end_of(output: bytes) -> str:
-    return "".join(f"\n    {line}" for line in output.decode(errors="replace").splitlines()[-12:])
 
 
 class Server:
@@ -113,18 +116,15 @@ class Server:
         self.answer({"id": request["id"], **answer})
 
     def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        command = request["argv"], request.get("input"), request["timeout"]
-        if "undo" not in request:
-            return run(*command)
+        return run(request["argv"], request.get("input"), request["timeout"])
+
+    def _do_change(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._changing:
             self._count += 1
             # Record the undo command before the change, because undoing a change that was not made is harmless.
             self._undo_commands[self._count] = request["undo"]
-            done = run(*command)
-            if done["code"] != 0:
-                with suppress(Refused):
-                    self._undo(self._count, request["timeout"])
-            return {**done, "change": self._count}
+            _run_or_refuse(request["argv"], request["timeout"])
+            return {"change": self._count}
 
     def _do_start(self, request: dict[str, Any]) -> dict[str, Any]:
         argv = with_mounts(request["argv"], request["mounts"])
@@ -151,9 +151,7 @@ class Server:
         return {}
 
     def _undo(self, number: int, timeout: float) -> None:
-        done = run(self._undo_commands[number], None, timeout)
-        if done["code"] != 0:
-            raise Refused(f"exit code {done['code']}{_end_of((done['out'] + done['err']).encode())}")
+        _run_or_refuse(self._undo_commands[number], timeout)
         # Delete the command only now. If undoing the change has failed, it is tried again at the end.
         del self._undo_commands[number]
 
@@ -202,11 +200,8 @@ def main(directory: str) -> None:
             time.sleep(BEAT_SECONDS)
             server.answer({})
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        signal.signal(number, signal.default_int_handler)
     # A write to a lost connection must not kill this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from . import counters
-from .pacing import Paced
 
 LEAD_SECONDS = 0.3
 """Seconds that are sampled before and after the download."""
@@ -37,8 +36,8 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
     with tempfile.TemporaryFile() as errors, subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors) as process:
         assert process.stdout is not None
         output = process.stdout.fileno()
-        guard = threading.Timer(timeout, process.kill)
-        guard.start()
+        timer = threading.Timer(timeout, process.kill)
+        timer.start()
         try:
             while chunk := os.read(output, CHUNK):
                 digest.update(chunk)
@@ -46,7 +45,7 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
             status = process.wait()
         finally:
             process.kill()
-            guard.cancel()
+            timer.cancel()
         ended = time.monotonic()
         errors.seek(0)
         return {
@@ -56,17 +55,17 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
             "status": status,
             "octets": octets,
             "sha256": digest.hexdigest(),
-            "said": errors.read().decode(errors="replace")[-2000:].strip(),
+            "error_output": errors.read().decode(errors="replace")[-2000:].strip(),
         }
 
 
 def observe(specification: dict[str, Any]) -> dict[str, Any]:
-    """Return all observations of one download. Times are seconds since its start."""
+    """Return the observations of a download. Times are seconds since its start."""
     samples: list[tuple[float, list[int]]] = []
     before = counters.read_protocols()
     joined: float | None = None
 
-    def take() -> None:
+    def take_sample() -> None:
         nonlocal joined
         devices = counters.read_devices()
         now = time.monotonic()
@@ -75,19 +74,20 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
         if joined is None and counters.read_protocols().get(JOINED, 0) > before.get(JOINED, 0):
             joined = now
 
-    paced = Paced(take, specification["interval"])
+    paced = counters.Paced(take_sample, specification["interval"])
     paced.start()
     time.sleep(LEAD_SECONDS)
     result = download(specification["argv"], specification["timeout"])
     time.sleep(LEAD_SECONDS)
     paced.stop()
+    if paced.error is not None:
+        raise paced.error
     start = result["began"]
     return {
         **result,
         "samples": [(time - start, octets) for time, octets in samples],
         "joined": None if joined is None else joined - start,
-        "counters": counters.added_to(before, counters.read_protocols()),
-        "sampling_error": None if paced.error is None else repr(paced.error),
+        "counters": counters.increments(before, counters.read_protocols()),
     }
 
 

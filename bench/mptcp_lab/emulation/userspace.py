@@ -9,8 +9,8 @@ builds and runs both.
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .model import Direction, EmulatedPath, seed_of
 
@@ -27,8 +27,7 @@ _COUNTERS = struct.Struct("=5Q")
 """The layout of ``struct counters`` of native/emulator.c."""
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """Numbers of packets in one direction, since the start or between two readings."""
 
     seen: int
@@ -42,10 +41,7 @@ class Counts:
 
     def since(self, before: Counts | None) -> Counts:
         """Return the increase since *before*, or since the start if *before* is None."""
-        if before is None:
-            return self
-        now, then = astuple(self), astuple(before)
-        return Counts(*(a - b for a, b in zip(now, then, strict=True)))
+        return self if before is None else Counts(*(now - then for now, then in zip(self, before, strict=True)))
 
     def fault(self, late_share: float = MAX_LATE_SHARE) -> str | None:
         """Return how the path differed from its configuration, or None. A share *late_share* of packets may be late."""
@@ -71,7 +67,7 @@ def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str
     return tuple(words)
 
 
-def impaired(path: EmulatedPath) -> dict[str, Direction]:
+def impaired_directions(path: EmulatedPath) -> dict[str, Direction]:
     """Return the directions that need the emulator, in the order of its counters."""
     return {name: d for name, d in (("down", path.down), ("up", path.up)) if d.impaired}
 
@@ -79,13 +75,13 @@ def impaired(path: EmulatedPath) -> dict[str, Direction]:
 def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
     """Return the emulator's arguments that follow the name of the counter file."""
     words: list[str] = []
-    for name, direction in impaired(path).items():
+    for name, direction in impaired_directions(path).items():
         words += ["queue", str(QUEUES[name]), *elements(path.name, name, direction, seed)]
     return tuple(words)
 
 
-def rules(devices: dict[str, str], *, middlebox: bool = False, sent_too: bool = False) -> list[list[list[str]]]:
-    """Return the commands that queue forwarded packets, by each variant of iptables.
+def rules(devices: dict[str, str], variant: str, *, middlebox: bool = False, sent_too: bool = False) -> list[list[str]]:
+    """Return the commands that queue forwarded packets, with the *variant* of iptables, ``-legacy`` or empty.
 
     *devices* has the sending device of each direction. The packets are queued for the emulator or for the *middlebox*.
     With *sent_too*, packets that the hop itself sends are queued as well: a middlebox sends changed packets.
@@ -93,14 +89,10 @@ def rules(devices: dict[str, str], *, middlebox: bool = False, sent_too: bool = 
     families = (("iptables", "-t mangle -p tcp"),) if middlebox else (("iptables", ""), ("ip6tables", ""))
     queues = MIDDLEBOX_QUEUES if middlebox else QUEUES
     return [
-        [
-            f"{family}{variant} --wait {match} -A {hook} -o {device} -j NFQUEUE --queue-num {queues[name]}".split()
-            for family, match in families
-            for hook in ("FORWARD", "OUTPUT")[: 1 + sent_too]
-            for name, device in devices.items()
-        ]
-        # A kernel may lack the legacy tables (from 6.17 on).
-        for variant in ("-legacy", "")
+        f"{family}{variant} --wait {match} -A {hook} -o {device} -j NFQUEUE --queue-num {queues[name]}".split()
+        for family, match in families
+        for hook in ("FORWARD", "OUTPUT")[: 1 + sent_too]
+        for name, device in devices.items()
     ]
 
 
@@ -111,7 +103,7 @@ def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts
     """
     dropped = {int(f[0]): int(f[5]) + int(f[6]) for f in map(str.split, kernel.splitlines())}
     result: dict[str, Counts] = {}
-    for number, name in enumerate(impaired(path)):
+    for number, name in enumerate(impaired_directions(path)):
         seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)
         result[name] = Counts(seen, lost, passed, late, full + dropped.get(QUEUES[name], 0))
     return result

@@ -36,9 +36,10 @@ CONNECT_SECONDS = 30.0
 ANSWER_SECONDS = 30.0
 """Maximum seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
+"""Oldest version of Python on the hosts."""
 
-_BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
-_AFTER = (
+_FIRST_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
+_LAST_OPTIONS = (
     *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
     # Use an open master connection of the user if one exists, but do not open a new one, which would remain.
     *("-o", "ControlMaster=no"),
@@ -114,9 +115,9 @@ def ssh_command(host: HostRole) -> list[str]:
     variables = {"CODE": _CODE, "PARENT": host.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in host.options.items() for word in ("-o", f"{key}={value}")]
-    # Start sh, because the login shell may be a different shell. ssh uses an option's first value.
+    # Start sh, because the login shell may be a different shell. If an option occurs twice, ssh uses the first value.
     remote = f"exec sh -c {shlex.quote(script)}"
-    return ["ssh", *_BEFORE, *options, *_AFTER, "--", host.destination, remote]
+    return ["ssh", *_FIRST_OPTIONS, *options, *_LAST_OPTIONS, "--", host.destination, remote]
 
 
 def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
@@ -131,7 +132,7 @@ class Connection:
     """A session with the agent on one host. Threads may share it."""
 
     def __init__(self, host: HostRole) -> None:
-        """Connect. Raises TestbedError, whose line has the reason and the remedy."""
+        """Connect. Raises TestbedError."""
         self._host = host
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
@@ -227,9 +228,9 @@ class Connection:
             return self._exit_codes.get(pid)
 
     def close(self, *, failing: bool = False) -> None:
-        """End the session. Raises TestbedError if the host did not undo, or may not have undone, its changes.
+        """End the session. Raises TestbedError unless the host confirms that it has undone all changes.
 
-        A connection that was lost before is not reported if the driver is *failing* with its own error.
+        A lost connection is not reported if the driver is *failing* with its own error.
         """
         assert self._ssh.stdin is not None
         is_reported = not (self.lost and failing)

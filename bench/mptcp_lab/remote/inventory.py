@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mptcp_common.fields import Parsed, Section, parse_interface
+from mptcp_common.fields import Interface, Parsed, Section
 from mptcp_common.problems import DocumentError, Problem, shown
 from mptcp_common.validate import validate
 from mptcp_common.yaml_document import parse_document
@@ -45,17 +45,15 @@ class Inventory:
         return self.client, self.proxy, self.origin
 
 
-def _destination(value: object) -> str:
-    # A leading dash is refused, because ssh would take it for an option.
-    if not isinstance(value, str) or not re.fullmatch(r"[^\s-]\S*", value) or not value.isprintable():
-        raise ValueError(f"{shown(value)} is not a destination; write user@host, or a Host of your ssh configuration")
-    return value
+def _text(pattern: str, mistake: str) -> Parsed:
+    """Return a parser of text in one line that matches *pattern*."""
 
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value) or not value.isprintable():
+            raise ValueError(f"{shown(value)} is {mistake}")
+        return value
 
-def _directory(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
-        raise ValueError(f"{shown(value)} is not a directory of that host; write an absolute path")
-    return value
+    return Parsed(parse, {"type": "string"})
 
 
 def _address(value: object) -> str:
@@ -71,9 +69,11 @@ def _option(value: object) -> str:
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
-Destination = Annotated[str, Parsed(_destination, {"type": "string"})]
-Directory = Annotated[str, Parsed(_directory, {"type": "string"})]
-Interface = Annotated[str, Parsed(parse_interface, {"type": "string"})]
+# A leading dash is refused, because ssh would take it for an option.
+Destination = Annotated[
+    str, _text(r"[^\s-]\S*", "not a destination; write user@host, or a Host of your ssh configuration")
+]
+Directory = Annotated[str, _text("/.*", "not a directory of that host; write an absolute path")]
 Options = dict[str, Annotated[str, Parsed(_option, {"type": "string"})]]
 Address = Annotated[str, Parsed(_address, {"type": "string"})]
 

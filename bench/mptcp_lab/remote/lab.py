@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Prepare the hosts of an inventory for an experiment, and restore them. All known problems are reported together."""
+"""Prepare the hosts of an inventory for an experiment, and restore them. All problems are reported together."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from ..testbed.commands import TestbedError
+from ..testbed.commands import REPOSITORY, TestbedError
 from ..testbed.host import Lab
-from ..testbed.installed import REPOSITORY
 from ..testbed.model import MAX_PM_LIMIT
 from ..testbed.services import PROXY_PORT
 from .inventory import Inventory
 from .ssh import SshHost
 
 MULTIPATH = REPOSITORY / "bench" / "rpi" / "multipath"
-PROGRAMS = {
-    "client": ("ip", "ss", "sysctl", "wget", "mptcpize"),
-    "proxy": ("ip", "ss", "sysctl", "squid", "tcpdump"),
-    "origin": ("ss", "apache2"),
-}
-"""Programs that each host needs."""
 OWN_COMMANDS = {"proxy": ("mptcp-proxy", "mptcp-throttler")}
 PORTS = {"proxy": PROXY_PORT, "origin": 80}
+"""Ports that must be free."""
 _ENABLED = "net.mptcp.enabled"
 
 
@@ -42,8 +36,8 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
         words = proxy.run(["ip", "mptcp", "limits", "show"]).stdout.split()
         limits = dict(zip(words[::2], words[1::2], strict=True))
         set_limits = ["ip", "mptcp", "limits", "set"]
-        do = [word for name in limits for word in (name, str(MAX_PM_LIMIT))]
-        stack.enter_context(proxy.changed([*set_limits, *do], [*set_limits, *words]))
+        greatest = [word for name in limits for word in (name, str(MAX_PM_LIMIT))]
+        stack.enter_context(proxy.changed([*set_limits, *greatest], [*set_limits, *words]))
         script = ["sh", str(client.provide(MULTIPATH))]
         stack.enter_context(client.changed([*script, "up", *client.role.devices], [*script, "down"]))
         _check_first_path(client, proxy.service_address())
@@ -51,9 +45,6 @@ def remote_lab(inventory: Inventory) -> Iterator[Lab]:
 
 
 def _problems(host: SshHost) -> Iterator[str]:
-    for program in PROGRAMS[host.name]:
-        if not host.has(program):
-            yield f"{host.role}: the program {program} is not installed"
     for name in OWN_COMMANDS.get(host.name, ()):
         try:
             host.program(name)
@@ -69,7 +60,7 @@ def _problems(host: SshHost) -> Iterator[str]:
             yield f"{host.role}: {name} is down or not connected"
         elif 4 not in devices[name].addresses:
             yield f"{host.role}: {name} has no IPv4 address"
-    if host.name in PORTS and host.has("ss"):
+    if host.name in PORTS:
         port = PORTS[host.name]
         if listening := host.run(["ss", "-Hltnp", "sport", "=", f":{port}"]).stdout.split():
             yield f"{host.role}: port {port} is used by {listening[-1]}; stop it for the experiment"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ..agent import counters
-from ..testbed.commands import TestbedError, end_of, undo_after, undone
+from ..agent.processes import end_of
+from ..testbed.commands import TestbedError, undo_after, undone
 from ..testbed.host import KILL_SECONDS, Host, Program
 from .connection import Connection, HostRole, agent_command
 
@@ -100,19 +101,14 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as root and wait for it. The only possible options are those of the agent's request."""
-        return self._run(argv, check, timeout, **options)[0]
-
-    def _run(
-        self, argv: Sequence[str], check: bool, timeout: float, **fields: Any
-    ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
         attempt = " ".join(argv)
-        answer = self.connection.request("run", attempt, argv=list(argv), timeout=timeout, **fields)
+        answer = self.connection.request("run", attempt, argv=list(argv), timeout=timeout, **options)
         done = subprocess.CompletedProcess(list(argv), answer["code"], answer["out"], answer["err"])
         if check and done.returncode != 0:
             raise TestbedError(
                 f"[{self.name}] {attempt}: exit code {done.returncode}{end_of(done.stdout, done.stderr)}"
             )
-        return done, answer
+        return done
 
     def popen(
         self,
@@ -133,10 +129,6 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
 
     def agent(self, module: str, *arguments: str) -> list[str]:
         return agent_command(self.directory, module, *arguments)
-
-    def has(self, program: str) -> bool:
-        """Return whether *program* is in root's PATH on the host."""
-        return self.run(["sh", "-c", f"command -v {shlex.quote(program)}"], check=False).returncode == 0
 
     def program(self, name: str) -> str:
         path = f"{self.role.commands}/{name}" if self.role.commands is not None else name
@@ -180,12 +172,13 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
         raise KeyError(f"{self.name}:{', '.join(names)} has no IPv{family} address")
 
     def mib(self) -> dict[str, int]:
-        return counters.protocols(*(self.read(counters.NET / name).decode() for name in ("snmp", "netstat")))
+        return counters.parse_protocols(*(self.read(counters.NET / name).decode() for name in ("snmp", "netstat")))
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
         """Run *do*, and *undo* at the end of the scope, even if the driver is killed."""
-        _, answer = self._run(do, True, CHANGE_SECONDS, undo=list(undo))
+        fields: dict[str, Any] = {"argv": list(do), "undo": list(undo), "timeout": CHANGE_SECONDS}
+        answer = self.connection.request("change", " ".join(do), **fields)
 
         def end() -> None:
             # If the connection is lost, the agent undoes everything by itself.

@@ -14,8 +14,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Self
 
+from ..agent.processes import end_of
 from . import congestion, hops
-from .commands import TestbedError, end_of, run, undo_after, undone
+from .commands import TestbedError, run, undo_after, undone
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode

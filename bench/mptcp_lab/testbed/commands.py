@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run commands. Errors name what was attempted."""
+"""Run commands, and find those of this project. Errors name what was attempted."""
 
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+from ..agent.processes import end_of
+
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 class TestbedError(Exception):
@@ -64,8 +71,10 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
     undo()
 
 
-def end_of(*outputs: str | bytes | None) -> str:
-    """Return the end of a command's output, indented, for an error message."""
-    texts = [o.decode(errors="replace") if isinstance(o, bytes) else o for o in outputs if o]
-    lines = "\n".join(texts).strip().splitlines()[-12:]
-    return "".join(f"\n    {line}" for line in lines)
+def program(name: str) -> str:
+    """Return the path of one of our commands, in the directory of this interpreter or in PATH. Raises TestbedError."""
+    installed = Path(sysconfig.get_path("scripts")) / name
+    path = str(installed) if installed.exists() else shutil.which(name)
+    if path is None:
+        raise TestbedError(f"start {name}: not installed in {installed.parent}; sudo ./run test installs it")
+    return path

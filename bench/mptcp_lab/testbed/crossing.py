@@ -22,12 +22,8 @@ _ports = numbers(20_000)
 def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, LiveNode, str]:
     """Return sender, its address, receiver, its address. *device* is the client's device; *direction* is up or down."""
     client, core = testbed["client"], testbed["core"]
-    client_address, core_address = client.address(device), core.address(f"to-{device}")
-    return (
-        (client, client_address, core, core_address)
-        if direction == "up"
-        else (core, core_address, client, client_address)
-    )
+    outer, inner = (client, client.address(device)), (core, core.address(f"to-{device}"))
+    return (*outer, *inner) if direction == "up" else (*inner, *outer)
 
 
 def packet_delays(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..agent.counters import fallbacks
 from ..agent.processes import descendants
 from .host import Host
-from .services import PROXY_PORT, Origin, Proxy
+from .services import PROXY_PORT, Origin, Proxy, mptcp_command
 from .transfer import Added
 
 REQUEST_TIMEOUT = 60.0
@@ -42,7 +42,7 @@ def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Time
     }
     added = Added(host)
     file = host.write(f"{host.name}-requests.json", json.dumps(order))
-    answers = json.loads(host.run(host.agent("fetch", str(file)), timeout=TOTAL_TIMEOUT).stdout)
+    answers = json.loads(host.run(mptcp_command(host.agent("fetch", str(file))), timeout=TOTAL_TIMEOUT).stdout)
     (counters,) = added.read()
     seconds = [each["end"] - each["began"] for each in answers if each["error"] is None]
     multipath = counters.get("MPTcpExtMPCapableSYNTX", 0) - fallbacks(counters)

@@ -54,7 +54,7 @@ def fails_when_missing() -> bool:
 
 
 def need(*features: str) -> None:
-    """Raise TestbedError that lists all *features* that this host lacks."""
+    """Raise TestbedError with all *features* that this host lacks."""
     lacking = [reason for reason in map(missing, features) if reason is not None]
     if lacking:
         raise TestbedError("this host cannot run that:\n" + "\n".join(f"  - {r}" for r in lacking))

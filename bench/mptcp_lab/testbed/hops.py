@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from ..emulation import userspace
 from ..emulation.userspace import Counts
 from .commands import TestbedError, run
+from .features import missing
 from .host import wait_until
 from .model import Hop, Topology
 from .node import LiveNode
@@ -57,17 +58,12 @@ def _start(node: LiveNode, argv: Sequence[object], name: str) -> Process:
     return process
 
 
-def _queue(node: LiveNode, variants: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Queue packets that *node* forwards to our program, by the first of *variants* that this kernel accepts."""
-    errors = []
-    for first, *others in variants:
-        done = node.run(first, check=False)
-        if done.returncode == 0:
-            for command in others:
-                node.run(command)
-            return
-        errors.append(f"{first[0]}: {(done.stderr or done.stdout).strip()}")
-    raise TestbedError(f"[{node.name}] queue forwarded packets: {'; '.join(errors)}")
+def _queue(node: LiveNode, devices: dict[str, str], **options: bool) -> None:
+    """Queue the packets that *node* forwards for our program, as :func:`userspace.rules` describes."""
+    # A kernel may lack the legacy tables (from 6.17 on).
+    variant = "" if missing("iptables-legacy") else "-legacy"
+    for command in userspace.rules(devices, variant, **options):
+        node.run(command)
 
 
 @dataclass(slots=True)
@@ -77,6 +73,7 @@ class _Program:
     hop: Hop
     node: LiveNode
     file: Path
+    """The counters of an emulator, or the program of a middlebox."""
     process: Process
 
     def check(self) -> None:
@@ -93,8 +90,8 @@ class Emulation:
     _emulators: dict[str, _Program] = field(default_factory=dict)
     """The emulators by path."""
     _middleboxes: dict[str, _Program] = field(default_factory=dict)
-    _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
-    """Counts at the last check, so that a fault in one run is not reported in the next run."""
+    _last_counts: dict[tuple[str, str], Counts] = field(default_factory=dict)
+    """Counts at the last check, by path and direction. A fault in one run must not be reported in the next run."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
         """Start the emulators and middleboxes, which the plan's qdiscs do not include."""
@@ -104,20 +101,20 @@ class Emulation:
                 file = build(directory, "middlebox", userspace.MIDDLEBOX_SOURCES)
                 process = self._start_middlebox(node, file, path.middlebox)
                 self._middleboxes[path.name] = _Program(hop, node, file, process)
-                _queue(node, userspace.rules({name: device for name, device, _ in hop.directions}, middlebox=True))
-            if userspace.impaired(path):
+                _queue(node, {name: device for name, device, _ in hop.directions}, middlebox=True)
+            if userspace.impaired_directions(path):
                 counters = directory / f"{hop.node}-counters"
                 argv = [build(directory), counters, *userspace.arguments(path, self.seed)]
                 self._emulators[path.name] = _Program(hop, node, counters, _start(node, argv, "emulator"))
                 devices = {name: device for name, device, way in hop.directions if way.impaired}
-                _queue(node, userspace.rules(devices, sent_too=path.middlebox is not None))
+                _queue(node, devices, sent_too=path.middlebox is not None)
 
     def _start_middlebox(self, node: LiveNode, file: Path, behaviour: str) -> Process:
         queues = userspace.MIDDLEBOX_QUEUES
         return _start(node, [file, behaviour, queues["up"], queues["down"]], "middlebox")
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
-        """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it has changed so far."""
+        """Restart the middlebox of *path* with *behaviour*. Return how many packets the earlier behaviour changed."""
         box = self._middleboxes[path]
         box.process.stop()
         changed = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)
@@ -141,20 +138,17 @@ class Emulation:
         return {path: emulator.process for path, emulator in self._emulators.items()}
 
     def check(self) -> None:
-        """Raise EmulationError if a path was not as configured since the last check, or if a process has ended.
-
-        After the end of a process no measurement is valid, so that each check reports the end.
-        """
+        """Raise EmulationError if a path was not as configured since the last check, or if a process has ended."""
         for program in (*self._middleboxes.values(), *self._emulators.values()):
             program.check()
         tolerated = float(os.environ.get(TOLERANCE, userspace.MAX_LATE_SHARE))
         faults = []
         for path, totals in self.counts().items():
             for name, total in totals.items():
-                fault = total.since(self._judged.get((path, name))).fault(tolerated)
-                self._judged[path, name] = total
+                fault = total.since(self._last_counts.get((path, name))).fault(tolerated)
+                self._last_counts[path, name] = total
                 if fault is not None:
                     faults.append(f"path {path}, {name}: {fault}")
-        # Otherwise the next check would find the fault of another path, and make a later run void.
+        # Raise after the loop, or the next check would report the fault of another path.
         if faults:
             raise EmulationError("; ".join((*faults, "the run is void")))

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +21,18 @@ KILL_SECONDS = 60.0
 """Seconds that a killed program may take to end. On a busy machine it has to wait for a processor to end."""
 PATIENCE = 60.0
 """Maximum seconds for an operation that takes one or two seconds on an idle machine."""
+_SET_MTU = """\
+ip -6 address save dev "$1" >"$2.address" && ip -6 route save table all type unicast dev "$1" >"$2.route" &&
+ip link set dev "$1" mtu "$3"
+"""
+_RESTORE_MTU = """\
+ip link set dev "$1" mtu "$3" || exit 1
+for object in address route; do
+    [ ! -s "$2.$object" ] || ip -6 $object restore <"$2.$object" || exit 1
+done
+"""
+"""Commands that change an MTU. If the MTU is below 1280 bytes (RFC 8200, 5), the kernel removes all IPv6 addresses and
+routes of the interface, and does not restore them (``addrconf_notify`` of net/ipv6/addrconf.c)."""
 
 
 class Program(Protocol):
@@ -150,6 +162,15 @@ class Host(Protocol):
         """Set a sysctl, and restore its old value at the end of the scope."""
         before = self.run(["sysctl", "-n", key]).stdout.strip()
         return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
+
+    def set_mtu(self, device: str, value: int) -> AbstractContextManager[None]:
+        """Set the MTU of *device* to *value* bytes until the end of the scope."""
+        before = self.run(["cat", f"/sys/class/net/{device}/mtu"]).stdout.strip()
+        if before == str(value):
+            return nullcontext()
+        arguments = ["sh", device, str(self.directory / f"{self.name}-{device}")]
+        do, undo = ["sh", "-c", _SET_MTU, *arguments, str(value)], ["sh", "-c", _RESTORE_MTU, *arguments, before]
+        return self.changed(do, undo)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,6 @@ class Endpoint:
     address: str
     device: str
     id: int
-    flags: tuple[str, ...] = ("subflow",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..agent import counters
-from .commands import TestbedError, run, undone
+from .commands import TestbedError, program, run, undone
 from .host import Host
-from .installed import program
 from .model import Topology
 from .ownership import NAMESPACES
 from .process import Process
@@ -36,14 +35,12 @@ def set_namespace(descriptor: int, what: str) -> None:
 @contextmanager
 def entered(namespace: str) -> Iterator[None]:
     """Move the calling thread into *namespace* during the scope. Other threads are not moved."""
-    with ExitStack() as stack:
-        descriptors = []
-        for path in ("/proc/thread-self/ns/net", str(NAMESPACES / namespace)):
-            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            stack.callback(os.close, descriptors[-1])
-        set_namespace(descriptors[1], namespace)
-        stack.callback(set_namespace, descriptors[0], "that the thread came from")
-        yield
+    with open("/proc/thread-self/ns/net") as before, open(NAMESPACES / namespace) as inside:
+        set_namespace(inside.fileno(), namespace)
+        try:
+            yield
+        finally:
+            set_namespace(before.fileno(), "that the thread came from")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +62,6 @@ class LiveNode(Host):
         self.directory = directory
         self._topology = topology
         self._scope = scope
-        with entered(namespace):
-            # The file shows the devices of the namespace in which it was opened, whichever thread reads it.
-            self._counters = os.open("/proc/thread-self/net/dev", os.O_RDONLY | os.O_CLOEXEC)
-        scope.callback(os.close, self._counters)
         self._logs = 0
 
     def run(
@@ -121,8 +114,8 @@ class LiveNode(Host):
 
     def counters(self) -> dict[str, InterfaceBytes]:
         """Return the counters of all devices, which are read at the same moment."""
-        text = os.pread(self._counters, 65536, 0).decode()
-        return {device: InterfaceBytes(*octets) for device, octets in counters.devices(text).items()}
+        with self.entered():
+            return {device: InterfaceBytes(*octets) for device, octets in counters.read_devices().items()}
 
     def interface_bytes(self, device: str) -> InterfaceBytes:
         return self.counters()[device]

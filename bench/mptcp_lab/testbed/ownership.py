@@ -52,28 +52,13 @@ class Run:
         return tuple(sorted(p.name for p in NAMESPACES.glob(f"{PREFIX}-{self.id}-*")))
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """The result of cleaning up after killed runs, with a line for each item."""
-
-    done: tuple[str, ...]
-    failures: tuple[str, ...]
-    """The items that could not be removed or undone, with the reason."""
-
-
 @contextmanager
 def registry() -> Iterator[None]:
     """Hold the lock under which runs are claimed, examined and removed."""
-    try:
-        RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
-        descriptor = os.open(RUN_DIRECTORY / "registry", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except PermissionError:
-        raise TestbedError(f"create {RUN_DIRECTORY}: permission denied: the testbed needs root") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
+    with (RUN_DIRECTORY / "registry").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -87,15 +72,10 @@ def claimed_run() -> Iterator[Run]:
         directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
         claimed = Run(identifier, os.getpid(), directory, alive=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # Apache's and Squid's workers, which run as other users, must reach their files in the directory.
-            directory.chmod(0o755)
-            claimed.link.symlink_to(directory)
-        except BaseException:
-            os.close(descriptor)
-            remove_tree(directory)
-            raise
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Apache's and Squid's workers, which run as other users, must reach their files in the directory.
+        directory.chmod(0o755)
+        claimed.link.symlink_to(directory)
     try:
         yield claimed
     finally:
@@ -137,8 +117,11 @@ def runs() -> tuple[Run, ...]:
         return tuple(_runs())
 
 
-def remove_stale() -> Cleaned:
-    """End the processes in the namespaces of dead runs, and remove these runs. Continue after a failure."""
+def remove_stale() -> tuple[list[str], list[str]]:
+    """End the processes in the namespaces of dead runs, and remove these runs. Continue after a failure.
+
+    Return a line for each removed run, and one for each failure.
+    """
     done: list[str] = []
     all_failures: list[str] = []
     with registry():
@@ -156,7 +139,7 @@ def remove_stale() -> Cleaned:
             all_failures += [f"{name}: {failure}" for failure in failures]
             if not failures:
                 done.append(f"removed {name}")
-    return Cleaned(tuple(done), tuple(all_failures))
+    return done, all_failures
 
 
 def namespace_processes(namespace: str) -> tuple[int, ...]:

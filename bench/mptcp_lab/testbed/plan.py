@@ -27,7 +27,8 @@ COMMON_SYSCTLS = (
 )
 MTU, ETHERNET_HEADER = 1500, 14
 FIRST_INDEX = 1001
-LINK_QUEUE_MS = 50
+QUEUE_MS = 50
+"""Maximum milliseconds that a packet may wait in the queue of a link or path with a rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,10 @@ def tbf(rate: int, queue_ms: int, frame: int = MTU + ETHERNET_HEADER) -> tuple[s
     return ("tbf", "rate", f"{rate}bit", "burst", str(burst), "limit", str(queue + burst))
 
 
-def _shape(node: str, device: str, rate: int | None, queue_ms: int, mtu: int) -> Iterator[Step]:
-    """Yield the step for *rate*, if there is one."""
+def _shape(node: str, device: str, rate: int | None, mtu: int) -> Iterator[Step]:
+    """Yield the step that limits *device* to *rate*, if there is a rate."""
     if rate is not None:
-        shaper = tbf(rate, queue_ms, mtu + ETHERNET_HEADER)
+        shaper = tbf(rate, QUEUE_MS, mtu + ETHERNET_HEADER)
         yield Step(node, ("tc", "qdisc", "add", "dev", device, "root", *shaper))
 
 
@@ -68,7 +69,7 @@ def _link_steps(link: Link, index: int, namespace: str) -> Iterator[Step]:
             nodad = ("nodad",) if ":" in address else ()
             yield Step(end.node, ("ip", "address", "add", address, "dev", end.device, *nodad))
         yield Step(end.node, ("ip", "link", "set", end.device, "up"))
-        yield from _shape(end.node, end.device, link.rate, LINK_QUEUE_MS, MTU)
+        yield from _shape(end.node, end.device, link.rate, MTU)
 
 
 def node_steps(node: Node) -> Iterator[Step]:
@@ -77,7 +78,7 @@ def node_steps(node: Node) -> Iterator[Step]:
     limits = f"ip mptcp limits set subflow {node.max_subflows} add_addr_accepted {node.max_add_addr}"
     yield Step(node.name, tuple(limits.split()))
     for end in node.endpoints:
-        words = (end.address, "dev", end.device, "id", str(end.id), *end.flags)
+        words = (end.address, "dev", end.device, "id", str(end.id), "subflow")
         yield Step(node.name, ("ip", "mptcp", "endpoint", "add", *words))
 
 
@@ -93,7 +94,7 @@ def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
     # The emulator causes the delay and the loss of a path (``hops``).
     for hop in topology.hops:
         for _, device, way in hop.directions:
-            result.extend(_shape(hop.node, device, way.rate, way.queue_ms, way.mtu))
+            result.extend(_shape(hop.node, device, way.rate, way.mtu))
     for node in topology.nodes:
         result.extend(node_steps(node))
     return tuple(result)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A process in a namespace, with its own log file and private mounts. It is ended by its id."""
+"""A process in a namespace, with its own log file and private mounts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ class Process(Program):
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
-        self.namespace = namespace
         self.argv = tuple(argv)
         self.log = log
         private = {target: os.fspath(source) for target, source in (mounts or {}).items()}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from ..agent.pacing import Paced
+from ..agent.counters import Paced
 from .commands import TestbedError
 from .node import LiveNode
 
@@ -113,12 +113,10 @@ class Recorder(AbstractContextManager["Recorder"]):
     ) -> None:
         """*read* returns the bytes of each of *devices* so far; by default these are the bytes that *node* received."""
         self.devices = tuple(devices)
-        self.interval = interval
-        self._node = node
-        self._read = read or self._octets
+        self._read = read or (lambda: {device: node.interface_bytes(device).received for device in self.devices})
         self._samples: list[Sample] = []
         self.started = time.monotonic()
-        """Zero of the samples' clock."""
+        """Start of the samples' clock, as time.monotonic()."""
         self._paced = Paced(self._take, interval)
 
     def __enter__(self) -> Self:
@@ -143,17 +141,6 @@ class Recorder(AbstractContextManager["Recorder"]):
     @property
     def samples(self) -> tuple[Sample, ...]:
         return tuple(self._samples)
-
-    def current(self, window: float = 0.5) -> dict[str, float]:
-        """Return each device's mean rate over the last *window* seconds."""
-        recent = self._samples[-max(2, round(window / self.interval) + 1) :]
-        if len(recent) < 2:
-            return dict.fromkeys(self.devices, 0.0)
-        return dict(rates((recent[0], recent[-1]))[0].bits)
-
-    def _octets(self) -> dict[str, int]:
-        counters = self._node.counters()
-        return {device: counters[device].received for device in self.devices}
 
     def _take(self) -> None:
         octets = self._read()

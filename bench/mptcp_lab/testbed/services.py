@@ -19,14 +19,16 @@ from typing import Any
 from mptcp_common.status_client import ask
 
 from ..agent.processes import TMPFS
-from .commands import TestbedError, undone_on_error
+from .commands import REPOSITORY, TestbedError, program, undone_on_error
 from .congestion import AVAILABLE_KEY, lacking
 from .host import Host, Program, wait_until
-from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
 from .node import LiveNode
 
-__all__ = ["RELAY_CONFIG", "REPOSITORY", "SQUID_CONFIG", "THROTTLER_CONFIG", "program", "wait_until"]
+__all__ = ["REPOSITORY", "program", "wait_until"]
 
+SQUID_CONFIG = REPOSITORY / "conf" / "squid.conf"
+RELAY_CONFIG = REPOSITORY / "conf" / "relay-squid.conf"
+THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
 SQUID_USER = "proxy"
 PROXY_PORT, SINK_PORT = 3128, 8081
 STATUS_SOCKET = "status.sock"

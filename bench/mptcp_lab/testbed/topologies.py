@@ -29,7 +29,6 @@ ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
 """Numbers of the client's networks. Numbers 8, 9 and from 18 on belong to proxy and origin, from 33 on to hops."""
-MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 SECOND_PROXY, HOME = 11, 48
 """Numbers of the networks of a second proxy, and of a relay's clients."""
@@ -70,11 +69,7 @@ def _add_hop(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]]:
             mtu=max(1500, path.mtu),
         ),
     )
-    routes: tuple[str, ...] = _default(WAN, between)
-    if path.down.mtu < path.mtu:
-        # A device also drops received packets that are larger than its own MTU, so the route has the smaller MTU.
-        routes += _route(f"{{0}}{i}{{2}}", i, 2, f"dev {LAN} mtu {path.down.mtu}")
-    return hop, Node(hop.node, routes, sysctls=FORWARDING), links
+    return hop, Node(hop.node, _default(WAN, between), sysctls=FORWARDING), links
 
 
 def paths(
@@ -85,14 +80,11 @@ def paths(
 ) -> Topology:
     """Return client, core, proxy and origin with one path for each of *rates*.
 
-    A rate is in bits per second for both directions, or None for an unshaped path, or an :class:`EmulatedPath`, which
-    gets a hop. The client's connections open on the first path; the other paths are joined. With *proxy_interfaces*,
-    the proxy keeps its address, but the packets of path *i* use the *i*-th of its interfaces (wan0, wan1, …).
+    A path is given by its rate in bits per second in both directions, by None if it is not shaped, or as an
+    :class:`EmulatedPath`, which has a hop. The client's connections open on the first path, and the others join. With
+    *proxy_interfaces*, the proxy keeps its address, but path *i* uses the *i*-th of its interfaces (wan0, wan1, …).
     """
-    count = len(rates)
-    if not 1 <= count <= MAX_PATHS:
-        raise ValueError(f"{count} paths: 1 to {MAX_PATHS} are possible")
-    numbers = PATH_NETWORKS[:count]
+    numbers = PATH_NETWORKS[: len(rates)]
     links: list[Link] = []
     hops: list[Hop] = []
     nodes: list[Node] = []
@@ -132,7 +124,7 @@ def paths(
         for offset, address in enumerate(_net(i, 2))
     ]
     return Topology(
-        name or f"{count}-paths",
+        name or f"{len(rates)}-paths",
         (
             Node("client", tuple(routes["client"]), tuple(endpoints)),
             Node("core", tuple(routes["core"]), sysctls=FORWARDING),
@@ -175,8 +167,6 @@ def behind_relay(topology: Topology) -> Topology:
 
     The relay does not forward packets. Network 48 connects relay and client.
     """
-    if topology.hops:
-        raise ValueError(f"topology {topology.name}: a relay has no emulated paths")
     relay_end = End("relay", "lan0", _net(HOME, 1))
     moved = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One download by the client of a lab. The agent on the client's host observes its bytes, paths and protocol."""
+"""Observe a download of a lab's client: an agent on the client's host records its bytes, paths and protocol."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from mptcp_common.units import counted
+
 from ..agent import processors
-from ..agent.counters import added_to
+from ..agent.counters import fallbacks, increments
 from .commands import TestbedError
 from .host import Host, Lab
-from .protocol import Protocol
 from .recorder import Sample
 from .services import Proxy, mptcp_command
 
 POLL_SECONDS = 0.1
-GRACE_SECONDS = 15.0
-"""Seconds that the agent may take beyond the timeout of its download."""
 _numbers = count(1)
 
 
@@ -33,12 +32,51 @@ class Added:
 
     def read(self) -> list[dict[str, int]]:
         """Return the counters that changed, with their increments, for each host."""
-        return [added_to(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
+        return [increments(before, host.mib()) for before, host in zip(self._before, self._hosts, strict=True)]
 
 
 def processors_of(host: Host) -> processors.Reading:
     """Return the processor counters of *host*, without pressure information."""
     return processors.parse(time.monotonic(), host.read(processors.STAT).decode(), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Whether a download used MPTCP, by the increments of the kernels' counters."""
+
+    requested: int
+    """MPTCP connections that the client requested."""
+    fallbacks: int
+    """Connections that became plain TCP in any way (RFC 8684, 3.7), of client and proxy together."""
+    joins: int
+    """Joins that the proxy counted as established. The client also counts subflows that the proxy refuses."""
+    proxy_requested: int
+    """MPTCP connections that the proxy requested; it should use plain TCP to the origin."""
+
+    @classmethod
+    def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
+        """Return the protocol that the increments of the counters of *client* and *proxy* show."""
+        requests = "MPTcpExtMPCapableSYNTX"
+        return cls(
+            requested=client.get(requests, 0),
+            fallbacks=fallbacks(client) + fallbacks(proxy),
+            joins=proxy.get("MPTcpExtMPJoinAckRx", 0),
+            proxy_requested=proxy.get(requests, 0),
+        )
+
+    def complaint(self, *, multipath: bool) -> str | None:
+        """Return the fault of a download that should use MPTCP (*multipath*) or TCP; None if there is no fault."""
+        if self.proxy_requested:
+            return f"the proxy sent {counted(self.proxy_requested, 'SYN')} with MP_CAPABLE towards the origin"
+        if multipath and not self.requested:
+            return "the client opened no MPTCP connection"
+        if multipath and self.fallbacks:
+            return "the connection fell back to plain TCP"
+        if multipath and not self.joins:
+            return "no second subflow was established"
+        if not multipath and self.requested:
+            return "the client opened an MPTCP connection instead of plain TCP"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +89,7 @@ class Observation:
     timed_out: bool
     octets: int
     sha256: str
-    said: str
+    error_output: str
     """End of the program's standard error."""
     samples: tuple[Sample, ...]
     """Bytes that the client received over each path."""
@@ -98,10 +136,7 @@ def observe(
     started = time.monotonic()
     try:
         while process.running:
-            elapsed = time.monotonic() - started
-            watch(elapsed)
-            if elapsed > timeout + GRACE_SECONDS:
-                raise TestbedError(f"{client.name}: the download's observer has not ended after {elapsed:.0f} s")
+            watch(time.monotonic() - started)
             time.sleep(POLL_SECONDS)
     finally:
         process.stop()
@@ -109,25 +144,23 @@ def observe(
         raise TestbedError(f"{client.name}: the download's observer ended with {process.returncode}{process.tail()}")
     proxy_counters, origin_counters = added.read()
     seen: dict[str, Any] = json.loads(client.read(target))
-    if (error := seen.pop("sampling_error")) is not None:
-        raise TestbedError(f"{client.name}: the observer could not read the counters: {error}")
     names = [path.name for path in lab.paths]
     samples = tuple(Sample(moment, dict(zip(names, octets, strict=True))) for moment, octets in seen.pop("samples"))
     return Observation(**seen, samples=samples, proxy_counters=proxy_counters, origin_counters=origin_counters)
 
 
 def download(
-    lab: Lab, argv: Sequence[str], *, timeout: float, watch: Callable[[float], None] = lambda elapsed: None,
-    may_time_out: bool = False,
-) -> Observation:  # fmt: skip
-    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, not after a timeout."""
-    seen = observe(lab, argv, timeout=timeout, watch=watch)
-    if seen.timed_out and may_time_out:
-        return seen
-    if seen.timed_out:
+    lab: Lab, argv: Sequence[str], *, timeout: float, may_time_out: bool = False, **options: Any
+) -> Observation:
+    """Observe a download, with the *options* of :func:`observe`.
+
+    Raises TestbedError if it fails; if it *may_time_out*, not after a timeout.
+    """
+    seen = observe(lab, argv, timeout=timeout, **options)
+    if seen.timed_out and not may_time_out:
         raise TestbedError(f"download by {argv[0]}: no end after {timeout:g} s")
-    if seen.status != 0:
-        raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.said}")
+    if not seen.timed_out and seen.status != 0:
+        raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.error_output}")
     return seen
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mptcp_bench.demo import running
 from mptcp_bench.experiments.findings import Findings
-from mptcp_bench.shipped import POLICY
+from mptcp_bench.experiments.setup import POLICY
 from mptcp_lab.testbed.services import write_throttler_config
 
 pytestmark = pytest.mark.kernel

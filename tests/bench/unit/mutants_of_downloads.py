@@ -16,7 +16,7 @@ from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.devices import payload_share
 from mptcp_bench.experiments.pages import NEW, OURS, Batch, Cell, Download, judge
 from mptcp_bench.experiments.steering import AFTER_SECONDS, BEFORE_SECONDS, EVENT_SECONDS, WEIGHTS
-from mptcp_lab.testbed.protocol import Protocol
+from mptcp_lab.testbed.transfer import Protocol
 
 
 def goodput_run(

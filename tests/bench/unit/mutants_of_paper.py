@@ -29,8 +29,8 @@ ALONE = {
     "tcp-ethernet": {"fell_back": 1, "goodput": 93e6, "rate_ethernet": 99e6},
     "tcp-wifi": {"fell_back": 1, "goodput": 18.6e6, "rate_wifi": 19.8e6},
 }
-LOSSY = {"retransmission_share": 0.02, "receiver_drops": 100}
-LOSSLESS = {"retransmission_share": 0, "receiver_drops": 0}
+LOSSY = {"retransmission_share": 0.02}
+LOSSLESS = {"retransmission_share": 0}
 CAPPED = {"capped": 1, "joined": 0.01, "before_cap": 99e6, "goodput": 23e6, "share_ethernet": 0.2, "share_wifi": 0.8,
           "rate_ethernet": 4.9e6, "rate_wifi": 18.8e6}  # fmt: skip
 FREE = {"goodput": 93e6, "share_ethernet": 0.98, "share_wifi": 0.02, "rate_ethernet": 99e6, "rate_wifi": 0.4e6}

@@ -41,9 +41,8 @@ def test_commit_tells_whether_the_working_copy_is_unchanged(tmp_path: Path) -> N
     assert _commit(tmp_path) == head
     (tmp_path / "file").write_text("b")
     assert _commit(tmp_path) == f"{head}-dirty"
-    # Of both git commands, only git status reads the index, and fails.
     (tmp_path / ".git" / "index").write_bytes(b"not an index")
-    assert _commit(tmp_path) == f"{head}-unknown"
+    assert _commit(tmp_path) == f"{head}-broken"
 
 
 def test_command_of_a_result_excludes_the_output_directory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
-from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
 
 import pytest
 from mutants_of_caps import onset_run
@@ -19,7 +18,7 @@ from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.soak import misplaced
 from mptcp_bench.experiments.starvation import LAYOUTS, Layout
-from mptcp_lab.agent import fetch
+from mptcp_lab.agent.fetch import Fetcher
 from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
@@ -89,31 +88,31 @@ def test_picture_shows_the_first_cell_that_has_both_landings(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("kind", "octets"), [("get", 300), ("keepalive", 300), ("get", 299)])
-def test_client_of_many_files_reports_complete_and_incomplete_files(
-    kind: str, octets: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Use plain TCP, so that no kernel with MPTCP is needed.
-    monkeypatch.setattr(fetch, "MPTCP", 0)
+def test_client_of_many_files_reports_complete_and_incomplete_files(kind: str, octets: int) -> None:
     connections = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(writer)
-        with suppress(asyncio.IncompleteReadError):
-            while await reader.readuntil(b"\r\n\r\n"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
-                if octets < 300:
-                    break
-        writer.close()
+    class Answers(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
 
-    async def download() -> list[dict[str, Any]]:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        proxy = ["127.0.0.1", server.sockets[0].getsockname()[1]]
-        order = {"proxy": proxy, "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
-        fetcher = fetch.Fetcher({**order, "files": [["300", 300]] * 6})
-        await fetcher.run()
-        server.close()
-        return fetcher.done
+        def setup(self) -> None:
+            connections.append(self.client_address)
+            super().setup()
 
-    error = None if octets == 300 else "ended after 299 of 300 bytes"
-    assert [each["error"] for each in asyncio.run(download())] == [error] * 6
-    assert len(connections) == (2 if kind == "keepalive" else 6)
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "300")
+            self.end_headers()
+            self.wfile.write(b"x" * octets)
+            self.close_connection = octets < 300
+
+        def log_message(self, *_: object) -> None:
+            """Do not write a log."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever).start()
+        order = {"proxy": server.server_address, "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
+        downloads = Fetcher({**order, "files": [["300", 300]] * 6}).run()
+        server.shutdown()
+    error = None if octets == 300 else "IncompleteRead(299 bytes read, 1 more expected)"
+    assert [each["error"] for each in downloads] == [error] * 6
+    assert (len(connections) == 6) is (kind == "get"), f"{kind}: {len(connections)} connections"

@@ -17,7 +17,7 @@ from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.vpn_cells import VPNS, Condition
 from mptcp_bench.experiments.vpn_figures import Start, bursts, start_of
 from mptcp_bench.experiments.vpn_judging import claims_of
-from mptcp_bench.wire.packets import ACK, SYN, Packet
+from mptcp_bench.wire.capture import ACK, SYN, Packet
 from mptcp_lab.testbed import TestbedError
 
 
@@ -71,7 +71,7 @@ def test_figure_is_drawn_and_one_round_judges_nothing(name: str, rows: list[int]
 
     results = simulated_results(scenario, {"runs": "1"}, measure)
     findings = scenario.findings(results.turns, results.runs)
-    assert [sum(bool(aim.said) for aim in findings.aims), findings.tables[0].row_count] == rows
+    assert [sum(bool(aim.measured_text) for aim in findings.aims), findings.tables[0].row_count] == rows
     assert {claim.verdict for claim in claims_of(name, results)} == {"not judged"}
     findings.pictures[0].draw(tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000

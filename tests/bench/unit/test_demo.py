@@ -20,7 +20,7 @@ from mptcp_bench.demo import running
 from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Part, parts
 from mptcp_bench.demo.running import BAR_WIDTH, SCENARIO, Bed, measure, steady_rates
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.shipped import ethernet_cap
+from mptcp_bench.experiments.setup import ethernet_cap
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
 
@@ -113,7 +113,8 @@ def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) ->
 def bed_with(*downloads: Download | TestbedError) -> Bed:
     """Return a bed that measures *downloads*."""
     unused: Any = None
-    recorder: Any = SimpleNamespace(current=lambda window: {"eth0": LINKS["ethernet"] / 2, "wlan0": 0.0})
+    samples = series({"eth0": lambda _: LINKS["ethernet"] / 2e6, "wlan0": lambda _: 0.0}, 2)
+    recorder: Any = SimpleNamespace(samples=samples)
     made, remaining = Bed(unused, unused, unused, recorder, Console(file=io.StringIO(), width=200)), iter(downloads)
 
     def download(part: Part) -> Download:
@@ -221,8 +222,8 @@ def test_demo_expects_the_cap_of_the_policy(tmp_path: Path) -> None:
 
 def test_terminal_shows_each_path_with_its_rate_and_a_bar() -> None:
     shown = bed_with()
-    shown.print_rates()
-    shown.print_rates()  # too early for a second line
+    shown.print_rates(1.0)
+    shown.print_rates(1.5)  # too early for a second line
     file: Any = shown.console.file
     [line] = file.getvalue().splitlines()
     expected = ["s", "Ethernet", "50.0", "Mbit/s", "█" * (BAR_WIDTH // 2), "Wi-Fi", "0.0", "Mbit/s"]

@@ -40,7 +40,6 @@ def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (replace(OURS, complete=False), "it was interrupted"),
         (replace(OURS, quick=True), "it was run with --quick"),
         (
             replace(OURS, provenance=replace(PROVENANCE, commit="0123-dirty")),

@@ -22,7 +22,7 @@ def test_each_claim_holds_with_the_papers_values_and_has_a_mutant(key: str) -> N
     sound = claims(key)
     assert [each.verdict for each in sound] == ["holds"] * len(sound)
     assert {number for name, number, _, _ in BREAKS if name == key} == set(range(len(sound)))
-    reasons = {number for number, each in enumerate(claims(key, TODAY.get(key, {}))) if each.why}
+    reasons = {number for number, each in enumerate(claims(key, TODAY.get(key, {}))) if each.explanation}
     assert reasons == {number for name, number, _ in UNEXPLAINED if name == key}
 
 
@@ -35,7 +35,7 @@ def test_claim_does_not_hold_if_a_value_is_wrong(key: str, number: int, changes:
 def test_claim_differs_only_if_the_runs_show_the_reason(key: str, number: int, changes: Values) -> None:
     today, without = claims(key, TODAY[key])[number], claims(key, TODAY[key], changes)[number]
     assert today.verdict == "differs"
-    assert (without.verdict, without.why) == ("fails", "")
+    assert (without.verdict, without.explanation) == ("fails", "")
 
 
 @pytest.mark.parametrize("key", PAPER)

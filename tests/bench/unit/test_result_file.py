@@ -6,9 +6,8 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +37,7 @@ def findings(*aims: Aim) -> Findings:
 
 
 def test_result_has_all_findings_and_the_file_has_them_as_json(tmp_path: Path) -> None:
-    found = findings(*AIMS).added_to(OURS, complete=True)
+    found = findings(*AIMS).added_to(OURS)
     assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "inf s", "12"]
     assert [table.key for table in found.tables] == ["many", "many-2"]
     assert found.tables[0].rows == (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))
@@ -80,10 +79,10 @@ class Bench:
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.target, self._capsys = directory / "fig2" / FILE, capsys
-        self.measure: Callable[[Callable[[Findings], None]], Findings] = lambda keep: findings(SOUND)
+        self.measure: Callable[[], Findings] = lambda: findings(SOUND)
 
     def load(self) -> Any:
-        return SimpleNamespace(OPTIONS={}, chosen=lambda *_: None, run=lambda *given: self.measure(given[-1]))
+        return SimpleNamespace(OPTIONS={}, chosen=lambda *_: None, run=lambda *_: self.measure())
 
     def run(self, *command: str) -> tuple[int, str]:
         """Return the exit status and the text on stderr of *command*, or of ``run fig2``."""
@@ -114,12 +113,12 @@ def pictured(*names: str, error: BaseException | None = None) -> Findings:
 
 
 def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: Bench) -> None:
-    bench.measure = lambda keep: pictured("picture")
+    bench.measure = lambda: pictured("picture")
     assert bench.run() == (0, "")
     assert bench.files == {FILE, "picture.png", "picture.svg"}
     found = load(bench.target)
     assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("fig2", 3, 3, ("picture",))
-    bench.measure = lambda keep: findings(*AIMS)
+    bench.measure = lambda: findings(*AIMS)
     status, text = bench.run()
     assert status == 1
     assert "mptcp-bench run fig2: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
@@ -130,10 +129,9 @@ def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(be
     result_file.write(OURS, bench.target)
     for name in ("first.svg", "second.png", "second.svg"):
         bench.target.with_name(name).write_text("of an earlier run")
-    bench.measure = lambda keep: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    kept = f"{bench.target} has what was measured; first.svg could not be drawn"
-    assert bench.run() == (1, f"mptcp-bench: No space left on device\nmptcp-bench: {kept}\n")
-    assert bench.files == {FILE, "first.png"}
+    bench.measure = lambda: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert bench.run() == (1, "mptcp-bench: [Errno 28] No space left on device\n")
+    assert bench.files == {FILE, "first.png", "first.svg"}
     assert load(bench.target).seed == 3
 
 
@@ -141,30 +139,19 @@ def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(be
     ("error", "status", "message"),
     [(KeyboardInterrupt, INTERRUPTED, "interrupted"), (TestbedError, 1, "run fig2: no proxy")],
 )
-def test_run_that_ends_early_keeps_its_last_findings_or_the_earlier_result(
+def test_run_that_ends_early_leaves_the_earlier_result(
     bench: Bench, error: type[BaseException], status: int, message: str
 ) -> None:
-    def measure(keep: Callable[[Findings], None], found: Sequence[Findings] = ()) -> Findings:
-        for each in found:
-            keep(each)
+    def measure() -> Findings:
         raise error("no proxy")
 
     bench.measure = measure
     result_file.write(OURS, bench.target)
-    nothing = f"no measurement of this run is kept; {bench.target} is of an earlier run"
-    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {nothing}\n")
+    assert bench.run() == (status, f"mptcp-bench: {message}\n")
     assert load(bench.target) == OURS
-    bench.measure = partial(measure, found=[pictured("picture"), pictured("picture")])
-    kept = f"{bench.target} has what was done, marked as interrupted"
-    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {kept}\n")
-    assert not load(bench.target).complete
-    assert bench.files == {FILE, "picture.png", "picture.svg"}
-    bench.measure = partial(measure, found=[pictured("picture", error=OSError("full"))])
-    undrawn = "mptcp-bench: its pictures cannot be drawn: full\n"
-    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {kept}\n{undrawn}")
 
 
 def test_complaint_of_the_demo_names_its_command(bench: Bench) -> None:
-    bench.measure = lambda keep: findings(*AIMS)
+    bench.measure = lambda: findings(*AIMS)
     status, text = bench.run("demo", "--quick")
     assert (status, text.splitlines()[0].rpartition(": b: ")[0]) == (1, "mptcp-bench demo")

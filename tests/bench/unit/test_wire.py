@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.wire.capture import dropped
+from mptcp_bench.wire.capture import ACK, SYN, CaptureError, Packet, dropped
 from mptcp_bench.wire.exchanges import Body, Exchange, exchanges
-from mptcp_bench.wire.packets import ACK, SYN, CaptureError, Packet
 from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
 from mptcp_throttler.mptcp.options import (
     Dss,
@@ -170,7 +169,7 @@ def both_sides(number: int = 0) -> tuple[Talk, Talk, Talk]:
 
 def test_intervals_are_measured_from_segment_to_segment() -> None:
     (got,) = measured(*both_sides())
-    assert (got.target, got.multipath, got.origin_requested, got.subflows) == (TARGET, True, False, 2)
+    assert (got.target, got.subflows) == (TARGET, 2)
     times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
     micro = {name: round(seconds * 1e6) for name, seconds in times.items()}
     assert micro == {"answer": 10, "syn": 460, "syn_whole": 500, "syn_own": 400, "request": 650}

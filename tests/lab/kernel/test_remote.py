@@ -76,7 +76,7 @@ def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
 
         def ethernet_is_spared() -> bool:
             seen = observe(lab, wget(origin.url("file"), proxy=proxy, multipath=True), timeout=300)
-            assert (seen.status, seen.said and "error" in seen.said, seen.octets) == (0, False, SIZE)
+            assert (seen.status, "error" in seen.error_output, seen.octets) == (0, False, SIZE)
             assert seen.sha256 == origin.digests["file"]
             assert (seen.protocol.requested, seen.protocol.fallbacks, seen.protocol.joins >= 1) == (1, 0, True)
             first, last = seen.samples[0].octets, seen.samples[-1].octets

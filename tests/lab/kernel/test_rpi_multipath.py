@@ -10,8 +10,7 @@ import pytest
 from ssh_hosts import dump, dump_when_links_are_up, plain, wait_until_same
 
 from mptcp_lab.testbed import LiveNode, Testbed
-from mptcp_lab.testbed.installed import REPOSITORY
-from mptcp_lab.testbed.mtu import mtu
+from mptcp_lab.testbed.commands import REPOSITORY
 from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
@@ -75,7 +74,8 @@ def test_each_address_uses_its_own_interface_and_ipv6_survives_a_small_mtu(clien
             assert f"dev {device} " in found
     assert len(client.endpoints()) == 4
     before = dump(client.node)
-    with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
+    node = client.node
+    with node.set_mtu("eth0", 1000), node.set_mtu("wlan0", 1000), node.set_mtu("wlan0", 1000):
         assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
     client.wait_until_same(before)
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from mptcp_lab.testbed import TWO_PATHS, End, Testbed, TestbedError, congestion, lab_of, ownership
-from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.services import mptcp_command, program, start_origin, start_proxy
-from mptcp_lab.testbed.transfer import Added, download, wget
+from mptcp_lab.testbed.transfer import Added, Protocol, download, wget
 
 pytestmark = pytest.mark.kernel
 
@@ -87,8 +86,8 @@ def test_cleanup_removes_only_killed_runs_and_reports_what_it_cannot_delete() ->
     with subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         identifier, orphan, directory = child.stdout.readline().decode().split()
-        cleaned = ownership.remove_stale()
-        assert identifier not in "\n".join((*cleaned.done, *cleaned.failures))
+        done, failures = ownership.remove_stale()
+        assert identifier not in "\n".join((*done, *failures))
         assert len(list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*"))) == 4
         child.kill()
     # Make the next deletion of a namespace fail: ip-netns(8) removes one mount and finds another one below it.
@@ -101,9 +100,9 @@ def test_cleanup_removes_only_killed_runs_and_reports_what_it_cannot_delete() ->
     assert f"mptcp-bench cleanup: {name}: delete namespace {core}: " in failed.stderr
     assert identifier not in failed.stdout
     assert dead() == [(core,)]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True)
-    assert f"removed {name}\n" in done.stdout
-    assert identifier not in done.stderr
+    cleaned = subprocess.run(argv, check=False, capture_output=True, text=True)
+    assert f"removed {name}\n" in cleaned.stdout
+    assert identifier not in cleaned.stderr
     assert dead() == []
     assert not list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*"))
     assert not Path(directory).exists()

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mptcp_lab.emulation import userspace
-from mptcp_lab.emulation.model import Direction, GilbertElliott, Loss, UniformLoss
+from mptcp_lab.emulation.model import Direction, GilbertElliott, UniformLoss
 from mptcp_lab.testbed.features import fails_when_missing, missing
 
 STRICT = (*userspace.COMPILER_FLAGS, "-Werror", "-Wconversion", "-g", "-fsanitize=address,undefined",
@@ -77,7 +77,7 @@ def test_jitter_is_drawn_evenly(driver: Path) -> None:
 
 
 @pytest.mark.parametrize("loss", [UniformLoss(0.01), UniformLoss(1.0), GilbertElliott(0.02, 0.5, 0.8, 0.001)])
-def test_loss_has_its_mean_and_the_same_seed_loses_the_same(driver: Path, loss: Loss) -> None:
+def test_loss_has_its_mean_and_the_same_seed_loses_the_same(driver: Path, loss: GilbertElliott) -> None:
     every = [userspace.elements("path", "down", Direction(loss=loss), seed) for seed in (3, 3, 4)]
     found = [fates(driver, 100_000, 0, *elements) for elements in every]
     assert found[0].count(None) / 100_000 == pytest.approx(loss.mean, rel=0.15)

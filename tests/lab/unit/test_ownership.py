@@ -58,8 +58,8 @@ def test_directory_that_cannot_be_removed_is_named_and_stays_owned(
     assert [(run.id, run.alive, run.directory) for run in ownership.runs()] == [(claimed.id, False, claimed.directory)]
     name = f"testbed {claimed.id} of process {os.getpid()}"
     with immutable(monkeypatch, "stuck"):
-        left = (f"{name}: remove {claimed.directory}/logs/stuck: Operation not permitted",)
-        assert ownership.remove_stale() == ownership.Cleaned((), left)
-    assert ownership.remove_stale() == ownership.Cleaned((f"removed {name}",), ())
+        failure = f"{name}: remove {claimed.directory}/logs/stuck: Operation not permitted"
+        assert ownership.remove_stale() == ([], [failure])
+    assert ownership.remove_stale() == ([f"removed {name}"], [])
     assert not claimed.directory.exists()
     assert ownership.runs() == ()

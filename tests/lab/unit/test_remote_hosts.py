@@ -17,7 +17,7 @@ import pytest
 from mptcp_lab.remote.connection import HostRole, agent_command, packed_agent, ssh_command
 from mptcp_lab.remote.inventory import InventoryError, read_inventory
 from mptcp_lab.remote.ssh import parse_devices
-from mptcp_lab.testbed.installed import REPOSITORY
+from mptcp_lab.testbed.commands import REPOSITORY
 
 EXAMPLE = REPOSITORY / "bench" / "rpi" / "inventory.yaml"
 

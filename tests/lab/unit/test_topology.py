@@ -15,7 +15,7 @@ from mptcp_lab.testbed.plan import steps
 WIFI = EmulatedPath(
     "wifi",
     down=Direction(20_000_000, 8_000, 2_000, GilbertElliott(0.01, 0.3, 0.7, 0.001)),
-    up=Direction(10_000_000, loss=UniformLoss(0.005), queue_ms=100),
+    up=Direction(10_000_000, loss=UniformLoss(0.005)),
 )
 
 
@@ -26,14 +26,10 @@ def commands(topology: Topology, node: str) -> list[str]:
 
 def test_mtu_of_a_direction_is_that_of_its_sender() -> None:
     small = Direction(mtu=1000)
-    both, down, up = (
-        paths((EmulatedPath("p", d, u),)) for d, u in ((small, small), (small, Direction()), (Direction(), small))
-    )
+    both, up = (paths((EmulatedPath("p", down, small),)) for down in (small, Direction()))
     link = "ip link add eth0 index 1001 mtu {0} type veth peer name lan mtu {0} netns mpx-0-hop1"
     assert link.format(1000) in commands(both, "client")
-    for topology in (down, up):
-        assert link.format(1500) in commands(topology, "client")
-    assert "ip -4 route add 10.77.1.2 via 10.77.1.2 dev lan mtu 1000" in commands(down, "hop1")
+    assert link.format(1500) in commands(up, "client")
     assert "ip -4 route add default via 10.77.1.1 dev eth0 table 101 mtu 1000" in commands(up, "client")
 
 
@@ -64,12 +60,8 @@ def test_too_many_late_packets_are_a_fault(passed: int, late: int, fault: bool) 
 @pytest.mark.parametrize(
     ("create", "message"),
     [
-        (lambda: Direction(rate=7_999), "rate 7999 bit/s: at least 8000"),
         (lambda: Direction(delay=-1), "delay -1 µs: 0 to 10 seconds"),
         (lambda: Direction(delay=100, jitter=101), "jitter 101 µs: 0 to the delay, 100"),
-        (lambda: Direction(mtu=575), "mtu 575: 576 to 9000"),
-        (lambda: UniformLoss(1.5), "loss one_minus_k 1.5: a probability is 0 to 1"),
-        (lambda: GilbertElliott(0.0, 0.0), "never change"),
     ],
 )
 def test_path_is_refused_when_it_cannot_be_emulated(create: object, message: str) -> None:

@@ -44,7 +44,7 @@ A busy machine may need a long time to open all connections.
 
 @pytest.fixture(scope="module")
 def origin(module_testbed: Testbed, require: Callable[..., None]) -> Origin:
-    require("squid", "apache2", "gcc")
+    require("squid", "apache2", "gcc", "mptcpize")
     return start_origin(module_testbed["origin"], {"file": 1000})
 
 
@@ -123,7 +123,7 @@ def test_thousands_of_idle_connections_do_not_block_another_client(
 @pytest.mark.nightly
 def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable[..., None]) -> None:
     """The kernel distributes connections to workers by a hash, about evenly. Each worker counts its own connections."""
-    require("squid", "apache2", "gcc")
+    require("squid", "apache2", "gcc", "mptcpize")
     origin = start_origin(testbed["origin"], {"file": 1000})
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *LONG_TIMEOUTS, "workers 2"))
     with idle_connections(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:

@@ -87,7 +87,7 @@ print(json.dumps(answered))
 
 @pytest.fixture
 def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Testbed:
-    require("squid", "apache2", "mptcp")
+    require("squid", "apache2", "mptcp", "mptcpize")
     return make_testbed(with_second_client(paths((None, None), name="turns"), "others"))
 
 
