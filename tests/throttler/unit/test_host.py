@@ -104,9 +104,7 @@ def test_listening_ports_are_read_from_the_kernels_tables(tmp_path: Path, monkey
 
 def warnings_for(interfaces: str, *links: Link) -> list[str]:
     settings = load_settings(f"policy: p.yaml\ninterfaces: [{interfaces}]\n", "t.yaml")
-    return [
-        str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, lower_interfaces(links))
-    ]
+    return [str(each).partition(", and packets")[0] for each in stacked_interfaces(settings, lower_interfaces(links))]
 
 
 ETH0 = Link("eth0", 2)

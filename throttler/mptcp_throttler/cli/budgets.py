@@ -128,14 +128,14 @@ def grant(options: argparse.Namespace) -> int:
         raise option_error("--budget", 'applies only to a volume ("+5 GB"); a time lifts all caps')
     client, now = _client(options.client, is_volume), int(time.time())
 
-    def without_lift(grants: Sequence[Grant]) -> list[Grant]:
+    def other_grants(grants: Sequence[Grant]) -> list[Grant]:
         return [each for each in grants if each.client != client or each.budget]
 
     if text == "end":
-        if without_lift(in_force) == in_force:
+        if other_grants(in_force) == in_force:
             print_error(f"the caps of {client} are not lifted")
             return FAILED
-        change_grants(path, without_lift)
+        change_grants(path, other_grants)
         print(f"{client}: caps apply again")
         return DONE
     try:
@@ -147,7 +147,7 @@ def grant(options: argparse.Namespace) -> int:
         _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), new, octets)
     else:
         # A client has at most one grant without a volume; a new grant replaces it.
-        change_grants(path, lambda before: [*without_lift(before), new])
+        change_grants(path, lambda before: [*other_grants(before), new])
         note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
         print(f"{client}: no caps until {_time_text(new.until, policy)}{note}")
     return DONE

@@ -35,10 +35,10 @@ def run(options: argparse.Namespace) -> int:
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
     changes = partial(changed_settings, options.config, from_file)
 
-    async def daemon() -> None:
+    async def run_daemon() -> None:
         await Daemon(settings, policy, read_policy, read_settings=changes).run()
 
-    asyncio.run(daemon())
+    asyncio.run(run_daemon())
     return DONE
 
 

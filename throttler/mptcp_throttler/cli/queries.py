@@ -32,7 +32,7 @@ _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steer
 
 
 def explain(options: argparse.Namespace) -> int:
-    selection = _selection(options.selection)
+    selection = _parse_selection(options.selection)
     if selection is None:
         kinds = "an address (10.1.0.2), a token (4f037d87) or a client's endpoint (10.1.0.2:40000, [fd00::2]:40000)"
         print_error(f'"{options.selection}" is not {kinds}')
@@ -44,7 +44,7 @@ def explain(options: argparse.Namespace) -> int:
     return DONE if answer["connections"] else FAILED
 
 
-def _selection(text: str) -> dict[str, str] | None:
+def _parse_selection(text: str) -> dict[str, str] | None:
     """Return the request argument for the address, token or endpoint in *text*; None if *text* is none of these."""
     with suppress(ValueError):
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
@@ -67,7 +67,7 @@ def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
         ends = {each["remote"] for each in subflows}
         yield (
             f"{title} {connection['token']} from {connection['client'] or 'an unknown address'}, "
-            f"{counted(len(ends), 'active subflow')}, since {clock.past(connection['since'])}"
+            f"{counted(len(ends), 'active subflow')}, since {clock.past_text(connection['since'])}"
         )
         for subflow in subflows:
             yield from _subflow(subflow, clock)
@@ -79,7 +79,7 @@ class _Clock(NamedTuple):
     now: float
     policy_zone: tzinfo
 
-    def past(self, time: float) -> str:
+    def past_text(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
         local, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
         clock = local.strftime("%H:%M:%S")
@@ -87,7 +87,7 @@ class _Clock(NamedTuple):
             clock += f" {local.tzname()}"
         return clock if local.date() == today.date() else f"{local.strftime('%a %Y-%m-%d')} {clock}"
 
-    def future(self, time: float) -> str:
+    def future_text(self, time: float) -> str:
         """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
         return f"{moment_text(time, self.now, self.policy_zone)} ({self.policy_zone})"
 
@@ -102,7 +102,7 @@ def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
     if not subflow["tried"]:
         yield "    no rule applies to this direction"
     for stage in subflow["stages"]:
-        since = "" if stage["since"] is None else f", since {clock.past(stage['since'])}"
+        since = "" if stage["since"] is None else f", since {clock.past_text(stage['since'])}"
         yield f"    then {stage['stage']}: {stage['what']}{since}"
 
 
@@ -113,7 +113,7 @@ def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
     if subflow["rule"] is not None:
         parts.append(f"rule {subflow['rule']}")
     if subflow["since"] is not None:
-        parts.append(f"since {clock.past(subflow['since'])}")
+        parts.append(f"since {clock.past_text(subflow['since'])}")
     state = subflow["cap_state"]
     if state != "none":
         parts.append("coming into force" if state == "coming" else state)
@@ -126,7 +126,7 @@ def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``."""
     name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
     if rule["matched"]:
-        until = None if rule["until"] is None else f"until {clock.future(rule['until'])}"
+        until = None if rule["until"] is None else f"until {clock.future_text(rule['until'])}"
         return "; ".join(filter(None, (f"{name}: matches", rule["failed"], until)))
     return f"{name}: does not match: {rule['failed']}"
 
@@ -194,7 +194,7 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def reload(options: argparse.Namespace) -> int:
     reloads = reload_outcome(status_socket(options.config))
     errors = (reloads["last_refused"] or {}).get("errors", ())
-    # The daemon has already logged them in the journal.
+    # If stderr is the journal, the daemon has already logged these lines there.
     for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):
         journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:
@@ -205,7 +205,7 @@ def reload(options: argparse.Namespace) -> int:
 
 
 def reload_outcome(path: Path) -> dict[str, Any]:
-    """Make the daemon at *path* reload its policy; return ``reloads`` of its status. Raises QueryError."""
+    """Make the daemon at *path* reload its policy; return the field ``reloads`` of its status. Raises QueryError."""
     before = query_daemon(path, {"query": "head"}, "reloads")
     try:
         os.kill(before["pid"], signal.SIGHUP)

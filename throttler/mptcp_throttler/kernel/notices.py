@@ -2,9 +2,9 @@
 """Kernel notifications about other programs' changes: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
 Each message has the port id of the netlink socket that made the change. Our adapters' sockets have special port ids
-(``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of libnftables are looked up in /proc. Other
-programs' port ids are mostly their process ids, so the log can name the process. The kernel does not notify of changes
-to ipset, legacy iptables and sysctls, which are therefore polled.
+(``netlink.OUR_PORTS``), whose messages a socket filter drops in the kernel; the port ids of libnftables' sockets are
+looked up in /proc. Other programs' port ids are mostly their process ids, so the log can name the process. The kernel
+does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ class NftablesNotices(NoticeSource):
 
 
 def process_of(port: int) -> str:
-    """Return a text that names the owner of the netlink port id *port*."""
+    """Return a text that names the process with the netlink port id *port*."""
     if not 0 < port <= _MAX_PROCESS_ID:
         return UNKNOWN
     try:
-        # The kernel truncates it after 15 bytes, possibly within a character.
+        # The kernel truncates the name after 15 bytes, possibly within a character.
         name = Path(f"/proc/{port}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return f"process {port}, which has ended"

@@ -70,8 +70,8 @@ class ConnectionShares:
         return self.counts.get(client_of(address), 0) < self._capacity - self.total
 
     def allows_older(self, address: bytes) -> bool:
-        """Return whether a further connection of that client may have begun before the daemon. The order is unknown:
-        the first client gets at most half of the capacity, each further client half of the rest."""
+        """Return whether the client may have a further connection that is older than the daemon. In which order these
+        began is unknown: the first client gets at most half of the capacity, each further client half of the rest."""
         client = client_of(address)
         clients = len(self.counts) + (client not in self.counts)
         half = self._capacity - self._capacity // 2

@@ -80,7 +80,7 @@ class Tracker:
                 return self._ignore()
             if event.kind is KernelEventKind.CREATED:
                 table.refused_tokens.pop(event.token)  # another connection, whose token is the same by chance
-            return self._established(event, four_tuple)
+            return self._apply_established(event, four_tuple)
         record = table.subflows.get(four_tuple)
         if record is None or record.token != event.token:
             if record is None and event.kind is KernelEventKind.SUBFLOW_CLOSED:
@@ -143,7 +143,7 @@ class Tracker:
         handshake = self.wire.handshakes.pop(four_tuple)
         return (handshake and handshake.interface) or self.interface_of(four_tuple)
 
-    def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
+    def _apply_established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         table, initial = self.table, _is_initial(event)
         interface = self._find_interface(four_tuple)  # also for a refused connection: this forgets the handshake
         if not initial and event.token not in table.connections:

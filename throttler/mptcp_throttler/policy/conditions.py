@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The conditions of a rule: the section ``when`` and the meaning of its keys. Pure.
+"""The conditions of a rule: the section ``when`` and the meaning of its keys.
 
 To add a condition, add a field to :class:`When`, and its meaning to each method of :class:`Conditions`.
 """
@@ -93,7 +93,7 @@ class Situation(NamedTuple):
     """Everything on which the decisions about a subflow depend, except the clock."""
 
     path_bits: int  # bit set of the paths that the subflow is on, by position in the policy
-    from_clients: int  # bit set of the rules from whose clients any active subflow of the connection comes
+    from_clients: int  # bit set of the rules whose ``clients`` include the client of an active subflow
     subflows: int  # number of active subflows
     paths: int  # number of paths with active subflows
     expected: int  # number of paths expected soon, at least ``paths``; caps are decided with it

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Loads the text of a policy file into a :class:`~.model.Policy`, or reports all errors in it; and finds rules that
-never decide, rules that conflict, and caps that apply to several interfaces separately. Pure."""
+never decide, rules that conflict, and caps that apply to several interfaces separately."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load_policy(text: str, source: str) -> Policy:
 # These functions check the document, not the validated sections, so that no error hides another error.
 
 
-def _rules_of(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
+def _document_rules(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
     rules = (document.data or {}).get("rules")
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         if isinstance(rule, dict):
@@ -80,7 +80,7 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     if not isinstance(paths, dict):
         return
     defined = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         paths_of_rule, steer = rule.get("paths"), rule.get("steer")
         references: list[tuple[KeyPath, object]] = []
         if isinstance(paths_of_rule, list):
@@ -94,7 +94,7 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
-    """Yield rules that name an unknown budget, and names that two budgets would share."""
+    """Yield unknown budgets named in rules, and names that two budgets would share."""
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
@@ -102,7 +102,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
     if NO_BUDGET in budgets:
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this budget another name"
         yield _at_key(document, ("budgets", NO_BUDGET), message)
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         budget, name = rule.get("budget"), rule.get("name")
         # Validation refuses values that are not names.
         if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
@@ -119,7 +119,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
 
 
 def _wrong_actions(document: Document) -> Iterator[Problem]:
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         actions = [key for key in ACTIONS if key in rule]
         position = document.key_position(("rules", index))
         alternative = f"{' or '.join(ACTIONS[1:])} in its place"
@@ -142,7 +142,7 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
 
 def _repeated_names(document: Document) -> Iterator[Problem]:
     first_index: dict[str, int] = {}
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         name = rule.get("name")
         if isinstance(name, str) and first_index.setdefault(name, index) != index:
             line = document.value_position(("rules", first_index[name], "name")).line
@@ -185,11 +185,11 @@ def _warnings(policy: Policy) -> Iterator[Finding]:
                 "has 0, and clients renumber the others; write the uplink's prefixes under clients"
             )
             yield index, message
-        for message in _warnings_of(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
+        for message in _rule_warnings(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
             yield index, message
 
 
-def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
+def _rule_warnings(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
     decisions = [decision for decision in product(Kind, Direction) if rule.decides(*decision)]
     shadows = {decision: _shadow(policy, rule, above, *decision) for decision in decisions}
     names = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))

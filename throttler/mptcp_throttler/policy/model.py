@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
+"""The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation.
 
 The docstrings and examples of keys are in the published JSON Schema. ``values`` has the types of single values,
 ``conditions`` the paths and the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks
@@ -375,7 +375,7 @@ class Rule(Section):
         return self
 
     def _plain_tcp_error(self) -> str | None:
-        """Return a requirement of ``plain_tcp: cap`` that is not met. Only addresses and interface select its class."""
+        """Return a requirement of ``plain_tcp: cap`` that is not met, or None."""
         if not self.always:
             return "needs always: true in the same rule"
         if self.throttle is None or self.throttle.share is not Share.PATH:
@@ -414,8 +414,8 @@ class Rule(Section):
         return self.guard and "guard" in self.model_fields_set
 
     def required_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule decides about *kind*. Budgets count
-        from the first subflow on, and exemptions hold from it on: later rules must not decide about it."""
+        """Return the number of paths that must have active subflows before the rule decides about *kind*. The default
+        is 1 for budgets and exemptions, so that no later rule decides about the first subflow."""
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1
@@ -452,7 +452,7 @@ class Guard(Section):
         return maximum
 
 
-def _version(value: object) -> int:
+def _parse_version(value: object) -> int:
     if type(value) is not int or value != VERSION:
         raise ValueError(f"{shown(value)} is not a version this release reads; write {VERSION}")
     return value
@@ -461,7 +461,7 @@ def _version(value: object) -> int:
 class Policy(Section):
     """A throttling policy of the MPTCP steering proxy: which subflows are capped, when, and to what rate."""
 
-    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(examples=[VERSION])
+    version: Annotated[int, Parsed(_parse_version, {"const": VERSION})] = Field(examples=[VERSION])
     """The version of this format."""
     time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
     """A zone of the IANA database; all days and hours are in it."""

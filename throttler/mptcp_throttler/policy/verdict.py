@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verdict on a subflow: its cap, and the reason in words. Pure."""
+"""The verdict on a subflow: its cap, and the reason in words."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class PathManagerEvents:
                 continue
             now = time.monotonic()
             for _, _, _, _, body in messages(data):
-                event = _event(body, now)
+                event = _parse_event(body, now)
                 if event is not None:
                     yield event
 
@@ -83,7 +83,7 @@ def subscribed_socket(*, buffer: int = 0) -> socket.socket:
     return listen(_NETLINK_GENERIC, [find_family()[1]], "listen to the events of the path manager", buffer=buffer)
 
 
-def _event(body: bytes, now: float) -> KernelEvent | None:
+def _parse_event(body: bytes, now: float) -> KernelEvent | None:
     """Return the event in a generic netlink message, without netlink header; None for unused kinds."""
     kind = _KINDS.get(body[0]) if len(body) >= _GENLMSG.size else None
     if kind is None:
@@ -116,7 +116,7 @@ def find_family() -> tuple[int, int]:
 
 
 class SubflowCommands:
-    """Commands in the network namespace in which it is created. Raises KernelError if the kernel has no MPTCP."""
+    """Changes subflows, in the network namespace in which it is created. Raises KernelError if it has no MPTCP."""
 
     def __init__(self) -> None:
         self._family = find_family()[0]

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class HtbTrafficControl:
-    """The TrafficControl port on interfaces, which other programs use too, of the current network namespace."""
+    """Implements ``TrafficControl`` for interfaces that other programs use too, in the current network namespace."""
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
@@ -75,7 +75,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_over(self, link: Link) -> bool:
-        """Install our root on *link*; return whether it replaced another root. Before a KernelError, restore that."""
+        """Install our root on *link*; return whether it replaced another root. On an error, restore the other root."""
         if self._tree.is_ours(link):
             await self._tree.install_root(link)
             return False
@@ -99,7 +99,7 @@ class HtbTrafficControl:
     def _report_left_out(self, refused: dict[str, str]) -> None:
         for name, reason in refused.items():
             if self.left_out.get(name) != reason:
-                log.error("%s; until its root can be replaced, %s is not shaped; the others are", reason, name)
+                log.error("%s; until its root can be replaced, %s is not shaped; others are shaped", reason, name)
         for name in self.left_out.keys() - refused.keys() - self._absent:
             log.info("the root of %s can be replaced again: it is shaped", name)
         self.left_out = refused
@@ -233,7 +233,7 @@ class HtbTrafficControl:
             try:
                 notes: dict[str, dict[str, Any]] = {} if text is None else json.loads(text)
                 if not all(map(str.isdigit, notes)):
-                    raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
+                    raise ValueError("an earlier version wrote it; 'mptcp-throttler cleanup' of that version reads it")
             except ValueError as error:
                 message = f"{self._state_file} cannot be read ({error}); it records what to restore at the root"
                 raise KernelError(message) from error

@@ -242,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # only the first failure; why in a list: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first; a list avoids a reference cycle (``runtime.event_loop``)
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for operation, flags, kind, payload in in_slices(requests):

@@ -3,7 +3,7 @@
 #include "bpf.h"
 
 struct closed {
-    __u64 acked;
+    __u64 acked; /* payload bytes, as received */
     __u64 received;
     __u32 family;
     __u32 remote_ip4;
