@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "status", "status", "Show the running daemon's connections, subflows, verdicts with reasons, and classes."
     )
     add_output(status)
-    status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
+    status.add_argument("--brief", action="store_true", help="with --json: omit connections, classes and counters")
 
     text = "Show the rules that were evaluated for a client or connection, which of them match, and the next change."
     explain = add("explain", "queries", text)

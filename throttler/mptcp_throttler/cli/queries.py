@@ -70,7 +70,7 @@ def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
             f"{counted(len(ends), 'active subflow')}, since {clock.past_text(connection['since'])}"
         )
         for subflow in subflows:
-            yield from _subflow(subflow, clock)
+            yield from _subflow_lines(subflow, clock)
     if (omitted := answer.get("total", 0) - len(answer["connections"])) > 0:
         yield f"and {counted(omitted, 'older connection')}"
 
@@ -82,23 +82,23 @@ class _Clock(NamedTuple):
     def past_text(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
         local, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
-        clock = local.strftime("%H:%M:%S")
+        text = local.strftime("%H:%M:%S")
         if local.utcoffset() != datetime.fromtimestamp(time, self.policy_zone).utcoffset():
-            clock += f" {local.tzname()}"
-        return clock if local.date() == today.date() else f"{local.strftime('%a %Y-%m-%d')} {clock}"
+            text += f" {local.tzname()}"
+        return text if local.date() == today.date() else f"{local.strftime('%a %Y-%m-%d')} {text}"
 
     def future_text(self, time: float) -> str:
         """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
         return f"{moment_text(time, self.now, self.policy_zone)} ({self.policy_zone})"
 
 
-def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
+def _subflow_lines(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
     path = f"path {subflow['path']}" if subflow["path"] else "on no path"
     interface = f" through {subflow['interface']}" if subflow["interface"] else ""
     direction = "upload" if subflow["direction"] == "up" else "download"
-    yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict(subflow, clock)}"
+    yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict_text(subflow, clock)}"
     for rule in subflow["tried"]:
-        yield f"    {_rule(rule, clock)}"
+        yield f"    {_rule_text(rule, clock)}"
     if not subflow["tried"]:
         yield "    no rule applies to this direction"
     for stage in subflow["stages"]:
@@ -106,7 +106,7 @@ def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
         yield f"    then {stage['stage']}: {stage['what']}{since}"
 
 
-def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
+def _verdict_text(subflow: Mapping[str, Any], clock: _Clock) -> str:
     parts = [subflow["verdict"]]
     if subflow["rate"] is not None and subflow["ceil"] not in (None, subflow["rate"]):
         parts.append(f"{format_rate(subflow['rate'])} of it guaranteed")
@@ -122,7 +122,7 @@ def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
     return ", ".join(parts)
 
 
-def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
+def _rule_text(rule: Mapping[str, Any], clock: _Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``."""
     name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
     if rule["matched"]:
@@ -163,8 +163,8 @@ def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             is_waiting = True
             time.sleep(FOLLOW_SECONDS)
             continue
-        after, before, pid, is_waiting = request.get("after", 0), pid, answer["pid"], False
-        if answer["last"] < after or before not in (None, pid):
+        after, previous_pid, pid, is_waiting = request.get("after", 0), pid, answer["pid"], False
+        if answer["last"] < after or previous_pid not in (None, pid):
             journal.say("note: the daemon was restarted; its events begin here")
             request["after"] = 0
             continue

@@ -31,7 +31,7 @@ _LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
 def _number_field(noun: str, maximum: int, example: str, note: str = "") -> Parsed:
-    """Return the annotation for a number from 1, also as hexadecimal text with as many digits as *example*."""
+    """Return the annotation for a number from 1, also as hexadecimal text, of which *example* shows the length."""
     digits = len(example)
 
     def parse(value: object) -> int:

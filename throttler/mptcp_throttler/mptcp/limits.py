@@ -92,5 +92,5 @@ class ConnectionShares:
 
     def describe(self, address: bytes) -> str:
         client, free = client_of(address), self._capacity - self.total
-        room = f"there is room for {free:,} more of all clients together"
+        room = f"there is room for {free:,} more connections of all clients together"
         return f"{client_text(client)} has {self.counts.get(client, 0):,} connections; {room}"

@@ -207,10 +207,10 @@ class Tracker:
     def report_excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report an untracked subflow of the kernel if its connection already has the maximum number of subflows."""
         connection = self.table.connections.get(token)
-        others = 0 if connection is None else len(connection.subflows)
-        if four_tuple in self.table.subflows or others < self.table.limits.max_subflows_per_connection:
+        count = 0 if connection is None else len(connection.subflows)
+        if four_tuple in self.table.subflows or count < self.table.limits.max_subflows_per_connection:
             return []
-        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} other subflows")]
+        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {count} other subflows")]
 
     # Differences
 
@@ -245,9 +245,8 @@ class Tracker:
         return self.table.change(record, time, "backup flag from the kernel", backup=backup)
 
 
-def _is_initial(record: KernelRecord) -> bool:
-    joined = KernelEventKind.SUBFLOW_ESTABLISHED
-    return record.initial if isinstance(record, KernelSubflow) else record.kind is not joined
+def _is_initial(entry: KernelRecord) -> bool:
+    return entry.initial if isinstance(entry, KernelSubflow) else entry.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
 
 
 FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 ms if all must be closed

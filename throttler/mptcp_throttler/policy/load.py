@@ -98,7 +98,8 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
-    defined = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
+    names = ", ".join(key_text((name,)) for name in budgets)
+    defined = f"the budgets are {names}" if budgets else "no budgets are defined"
     if NO_BUDGET in budgets:
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this budget another name"
         yield _at_key(document, ("budgets", NO_BUDGET), message)

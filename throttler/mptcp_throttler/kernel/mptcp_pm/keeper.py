@@ -47,7 +47,7 @@ class Keeper:
         self._path = path
         self._note = note
         self._originals: dict[str, str] = {}
-        self._held_sysctls = False
+        self._has_held_sysctls = False
         self._remaining: set[bytes] | None = None  # tokens of connections that may need a listener; None before a check
         self._pause = START_SECONDS
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -79,7 +79,7 @@ class Keeper:
         while (words := _receive_words(throttler))[:1] == [HOLD]:
             pairs = (word.decode("ascii").partition("=") for word in words[1:])
             self._originals = {name: value for name, _, value in pairs}
-            self._held_sysctls = True
+            self._has_held_sysctls = True
             _send(throttler, OK)
         if words == [RELEASE]:
             self._originals = {}
@@ -106,7 +106,7 @@ class Keeper:
 
     def _is_needed(self) -> bool:
         """Return whether a connection remains that may have been accepted under the userspace path manager."""
-        if not self._held_sysctls:
+        if not self._has_held_sysctls:
             return False
         try:
             tokens = userspace_tokens()

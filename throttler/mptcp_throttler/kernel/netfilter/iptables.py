@@ -182,11 +182,11 @@ class IptablesNetfilter:
         requests = ((_CMD_DEL, 0, _entry(four_tuple)) for four_tuple in tuples)
         await self._request(requests, f"remove {len(tuples)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
 
-    async def _request(self, requests: Iterator[tuple[int, int, bytes]], task: str, ignore: Sequence[int] = ()) -> None:
+    async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         failures: list[KernelError] = []  # only the first; a list avoids a reference cycle (``runtime.event_loop``)
         while chunk := list(islice(requests, _CHUNK)):
             try:
-                self._netlink.requests(chunk, task, ignore)
+                self._netlink.requests(chunk, what, ignore)
             except KernelError as error:
                 failures = failures or [error]
             await asyncio.sleep(0)
@@ -332,7 +332,7 @@ def header(set_name: str, is_ipv6: bool) -> bytes:
 
 
 def _entry(four_tuple: FourTuple, skbinfo: bytes = b"") -> bytes:
-    """Return a request's payload: the set of *four_tuple*, its key in it, and *skbinfo* to add or replace."""
+    """Return the payload of a request on one entry: its set, its key, and to add or replace it also *skbinfo*."""
     key = _address(_DATA_IP, four_tuple.remote) + _address(_DATA_IP2, four_tuple.local)
     key += attribute(_DATA_PORT | NLA_NET_BYTEORDER, _PORT.pack(four_tuple.remote_port))
     key += attribute(_DATA_PROTO, bytes([_TCP]))

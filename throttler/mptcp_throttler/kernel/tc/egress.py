@@ -85,7 +85,7 @@ class HtbTrafficControl:
             if original["name"] == link.name and find_link(int(index)) is None:
                 del self._originals[index]
         tree = [saved._asdict() for saved in former]
-        self._originals[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": tree}
+        self._originals[str(link.index)] = {"name": link.name, "gso": self._original_gso(link), "tree": tree}
         self._write_notes()
         try:
             await self._tree.install_root(link)
@@ -143,9 +143,9 @@ class HtbTrafficControl:
     def _gso_target(self, link: Link) -> dict[str, int]:
         if self._gso is None:
             return link.gso
-        return {name: self._gso(size) for name, size in self._gso_before(link).items()}
+        return {name: self._gso(size) for name, size in self._original_gso(link).items()}
 
-    def _gso_before(self, link: Link) -> dict[str, int]:
+    def _original_gso(self, link: Link) -> dict[str, int]:
         original = self._originals.get(str(link.index))
         return link.gso if original is None else dict(original["gso"])
 

@@ -88,7 +88,7 @@ class HtbTree:
                 raise KernelError(f"{operation}: {os.strerror(error.code)}{hint}") from error
         # Always set both classes: a daemon may have been killed before it did, or another program changed them.
         for minor, parent in self._fixed:
-            await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
+            await _request([self._class_request(operation, link, replace(_UNCAPPED, minor=minor), parent)])
         if is_new:
             kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._for_received else ("fq_codel", b"")
             operation = f"set the default queue of {link.name} to {kind}"
@@ -99,11 +99,11 @@ class HtbTree:
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
-        await _request(request for spec in specs for link in links for request in self._with_queue(link, spec))
+        await _request(request for spec in specs for link in links for request in self._class_and_queue(link, spec))
 
-    def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
+    def _class_and_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
         operation = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
-        yield self._class(operation, link, spec, self._root | LINK_MINOR)
+        yield self._class_request(operation, link, spec, self._root | LINK_MINOR)
         # With a fixed handle (the class's minor as major) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
         if self._for_received:
@@ -111,7 +111,7 @@ class HtbTree:
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
         yield operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue
 
-    def _class(self, operation: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
+    def _class_request(self, operation: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
         rate, ceil = spec.rate // 8, spec.ceil // 8
         ticks = (
             min(0xFFFFFFFF, round(size / speed / _TICK_SECONDS))
