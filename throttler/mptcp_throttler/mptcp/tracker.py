@@ -16,8 +16,8 @@ subflow, or a subflow that a dump lists after its end or does not list.
   or if its token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
-- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports;
-  a subflow with another local port is looked up after each dump.
+- A dump does not undo changes that were made after it began, or shortly before. It lists established sockets of the
+  listening ports; a subflow with another local port is looked up after each dump.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ MAX_MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: on busy paths, joins may come too late."""
 SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
 CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
-MAX_FORGOTTEN = 256  # maximum number of clients forgotten per second: removing their initial limits takes 1 to 2 ms
+MAX_FORGOTTEN = 256  # maximum number of clients forgotten per second: removing their initial options takes 1 to 2 ms
 MAX_CLIENTS = 65_536  # maximum number of remembered addresses; a new address replaces the least recently seen
 
 

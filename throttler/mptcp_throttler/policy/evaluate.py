@@ -108,7 +108,7 @@ class CompiledPolicy:
         self._path_clients = _map_prefixes((path.clients, bit) for path, bit in self._paths)
         self._rule_clients = _map_prefixes((rule.when.clients, 1 << index) for index, rule in enumerate(policy.rules))
         self._local = datetime.fromtimestamp(0, policy.time_zone)
-        self._open_since = self._open_until = -math.inf
+        self._valid_since = self._valid_until = -math.inf
 
     def _compile(self, kind: Kind, direction: Direction) -> list[CompiledRule]:
         """Return the rules that decide about *kind*; no budget or steering rules if all of them only exempt."""
@@ -127,7 +127,7 @@ class CompiledPolicy:
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
         """Return one verdict per subflow of *connection*, in order, direction by direction."""
         subflows = connection.subflows
-        if not self._open_since <= now < self._open_until:
+        if not self._valid_since <= now < self._valid_until:
             self._read_clock(now)
         situations = self._situations(subflows, expected)
         result = []
@@ -238,8 +238,8 @@ class CompiledPolicy:
     def _read_clock(self, now: float) -> None:
         change = self.policy.next_change(now)
         self._local = datetime.fromtimestamp(now, self.policy.time_zone)
-        self._open_since = now
-        self._open_until = math.inf if change is None else change
+        self._valid_since = now
+        self._valid_until = math.inf if change is None else change
         for verdicts in self._verdicts.values():
             verdicts.clear()
 

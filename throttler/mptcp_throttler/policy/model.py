@@ -62,7 +62,7 @@ MAX_WEIGHT: Final = 1000
 
 
 class Kind(enum.Enum):
-    """The three decisions on a subflow. For each of them, the first rule that has the key decides."""
+    """The three decisions on a subflow. For each of them, the first matching rule with its key decides."""
 
     THROTTLE = "throttle"  # which cap does the subflow have?
     BUDGET = "budget"  # which budget meters it?
@@ -167,7 +167,7 @@ class Budget(NamedSection):
     """After this time the volume begins again, in the policy's time zone."""
     reset_day: ResetDay = Field(default_factory=lambda data: 0 if data["period"] == "week" else 1, examples=[15])
     """The day on which it begins; in a month without that day, the last one. Default: 1 or `mon`."""
-    # After the check: the day of the month from 1, or of the week from 0 (Monday).
+    # After validation: the day of the month from 1, or of the week from 0 (Monday).
     reset_time: ResetTime = Field(default=time(0), examples=["03:00"], json_schema_extra={"default": "00:00"})
     """The time of day, `HH:MM` in quotes."""
     count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
@@ -204,10 +204,10 @@ class Budget(NamedSection):
         return f"budget {self.name}" if self.is_shared else f"budget of rule {self.name}"
 
 
-def _budget_or_name(value: object, section: ValidatorFunctionWrapHandler) -> object:
+def _parse_budget(value: object, parse_section: ValidatorFunctionWrapHandler) -> object:
     """Return a rule's ``budget``: None for ``none``, a name or a budget."""
     if not isinstance(value, str):
-        return section(value)
+        return parse_section(value)
     if value == NO_BUDGET:
         return None
     if " " in value.strip() and (message := volume_as_budget(value)):
@@ -299,7 +299,7 @@ class Steer(Section):
 
 
 def named_paths(steer: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]:
-    """Yield key and name of each path in a section ``steer``, checked or not."""
+    """Yield key and name of each path in a section ``steer``, validated or not."""
     for key in (key for mode in MODES for key in mode.keys):
         value = steer.get(key)
         if isinstance(value, list):
@@ -318,7 +318,7 @@ class Rule(Section):
     """Its name in messages, different from those of other rules."""
     paths: list[Name] | None = Field(default=None, min_length=1, examples=[["ethernet"]])
     """The paths whose subflows the rule catches. Default: all subflows, on a path or not."""
-    # After the check, with steer: the paths that its mode names.
+    # After validation, with steer: the paths that its mode names.
     when: When = Field(default_factory=When, examples=[{"min_paths": 2}])
     """Conditions. Default: subflows on two paths."""
     throttle: ThrottleOrNone = Field(default=None, examples=[{"rate": "5 Mbit/s"}, "none"])
@@ -345,7 +345,7 @@ class Rule(Section):
     )
     """A steering mode, for downloads, or none: later rules do not steer the subflow. The rule is for the paths that the
     mode names."""
-    budget: Annotated[Budget | None, WrapValidator(_budget_or_name)] = Field(
+    budget: Annotated[Budget | None, WrapValidator(_parse_budget)] = Field(
         default=None,
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=allow_also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
@@ -483,7 +483,7 @@ class Policy(Section):
         json_schema_extra={"additionalProperties": False},
     )
     """Budgets that several rules feed, by names of your choice."""
-    # After the check: all budgets that rules feed. The budget of a single rule has the name of the rule.
+    # After validation: all budgets that rules feed. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )

@@ -6,8 +6,8 @@ connection accepted in that time, this applies until the connection ends, even a
 keeper holds a second subscribed socket. When the throttler ends, killed or not, the keeper restores the sysctls at
 once. It continues to listen until all connections accepted before the restoration have ended.
 
-It runs by its file name in an interpreter without site packages and imports only a little of the standard library, to
-stay small and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.
+It is started by its file name, without site packages, and imports only a little of the standard library, to stay small
+and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.
 
 The throttler's messages, one per packet: ``hold SYSCTL=VALUE...`` (values to restore when the throttler dies),
 ``release`` (the throttler has restored all), ``end`` (restore and end, whatever connections exist). The keeper answers
