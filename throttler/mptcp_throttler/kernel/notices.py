@@ -115,22 +115,22 @@ class NftablesNotices(NoticeSource):
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
-        self._changed: dict[int, str] = {}  # changes of unfinished transactions, by port id
+        self._unfinished: dict[int, str] = {}  # changes of unfinished transactions, by port id
         self._library_ports: set[int] = set()  # port ids of this process's sockets that libraries opened
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
-            description = self._changed.pop(port, None)
+            description = self._unfinished.pop(port, None)
             if description is not None:
                 fields = dict(attributes(body, _NFGENMSG_BYTES))
                 number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
                 name = text(fields.get(_GEN_NAME))
                 yield KernelChange(description, f"process {number} ({name})" if name else process_of(port))
-        elif kind >> 8 == _NFT >> 8 and port not in self._changed:
+        elif kind >> 8 == _NFT >> 8 and port not in self._unfinished:
             table = text(dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE))
             if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
                 number = kind & 0xFF
-                self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
+                self._unfinished[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
 
     def _is_ours(self, port: int) -> bool:
         if port and port not in self._library_ports and _is_of_this_process(port, NETLINK_NETFILTER):

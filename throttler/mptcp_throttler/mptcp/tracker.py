@@ -176,9 +176,9 @@ class Tracker:
 
     # Limits
 
-    def _track(self, four_tuple: FourTuple, record: KernelRecord, interface: str | None, time: float) -> list[Event]:
-        table, token, events = self.table, record.token, list[Event]()
-        is_dumped, initial = isinstance(record, KernelSubflow), _is_initial(record)
+    def _track(self, four_tuple: FourTuple, entry: KernelRecord, interface: str | None, time: float) -> list[Event]:
+        table, token, events = self.table, entry.token, list[Event]()
+        is_dumped, initial = isinstance(entry, KernelSubflow), _is_initial(entry)
         if token not in table.connections:
             # A connection of the first dump is older than the daemon, as is one that is unknown when a join arrives.
             predates_daemon = (is_dumped or not initial) and not table.counters.resyncs
@@ -191,10 +191,10 @@ class Tracker:
             events += table.open(token, four_tuple, time, seen_from_start=initial and not is_dumped)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
             unknown = 0 if initial else None
-            local_id = unknown if record.local_id is None else record.local_id
-            remote_id = unknown if record.remote_id is None else record.remote_id
-            subflow = Subflow(four_tuple, initial, local_id, remote_id, record.backup, interface, time)
-            detail = "listed by the kernel" if isinstance(record, KernelSubflow) else record.detail
+            local_id = unknown if entry.local_id is None else entry.local_id
+            remote_id = unknown if entry.remote_id is None else entry.remote_id
+            subflow = Subflow(four_tuple, initial, local_id, remote_id, entry.backup, interface, time)
+            detail = "listed by the kernel" if isinstance(entry, KernelSubflow) else entry.detail
             return events + table.add(subflow, token, detail or "established by the kernel")
         table.counters.overflows += 1
         if is_dumped:
@@ -227,9 +227,9 @@ class Tracker:
             events.append(table.record_disagreement(record, time, f"its token is {token:#010x} in the kernel"))
         return None, events + table.remove(record, time, "the kernel has another subflow with its addresses and ports")
 
-    def _correct_ids(self, record: SubflowRecord, kernel: KernelRecord, time: float) -> list[Event]:
+    def _correct_ids(self, record: SubflowRecord, entry: KernelRecord, time: float) -> list[Event]:
         before, events = record.subflow, list[Event]()
-        kernel_ids = {"local_id": kernel.local_id, "remote_id": kernel.remote_id}
+        kernel_ids = {"local_id": entry.local_id, "remote_id": entry.remote_id}
         corrections = {name: value for name, value in kernel_ids.items() if value not in (None, getattr(before, name))}
         for name, value in corrections.items():
             if (previous := getattr(before, name)) is not None:

@@ -177,10 +177,10 @@ def _errors(policy: Policy) -> Iterator[Finding]:
 
 def _warnings(policy: Policy) -> Iterator[Finding]:
     """Yield probable mistakes."""
-    by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
+    paths_by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
     for index, rule in enumerate(policy.rules):
-        for name in sorted(by_ids.intersection(rule.paths or ())):
-            by_ids.remove(name)
+        for name in sorted(paths_by_ids.intersection(rule.paths or ())):
+            paths_by_ids.remove(name)
             message = (
                 f'path "{name}" has remote_ids, which name no uplink: the first subflow of a connection always '
                 "has 0, and clients renumber the others; write the uplink's prefixes under clients"
@@ -215,16 +215,16 @@ def _rule_warnings(policy: Policy, rule: Rule, above: Collection[Rule], below: C
                 "uploads; write direction: both, or direction: down if that is meant"
             )
     if rule.when.clients is not None and not any(shadows.values()):
-        for_all = [each for each in above if each.when.clients is None]
-        for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, for_all, rule.direction):
+        for_all_clients = [each for each in above if each.when.clients is None]
+        for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, for_all_clients, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
                 "that matches decides; move it above"
             )
     # Readers may think that these rules exempt from all rules below.
     if Kind.THROTTLE in rule.exempted_kinds or (rule.steer is not None and not rule.steer.mode_class.spreads_data):
-        open_kinds = [kind for kind in Kind if not rule.defines(kind)]
-        for kind, other in _find_conflicts(policy, rule, open_kinds, below, rule.direction):
+        undefined_kinds = [kind for kind in Kind if not rule.defines(kind)]
+        for kind, other in _find_conflicts(policy, rule, undefined_kinds, below, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
                 f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it'

@@ -102,7 +102,7 @@ class NftablesNetfilter:
         self._table = table
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
-        self._uses: Counter[Target] = Counter()
+        self._uses: Counter[Target] = Counter()  # number of entries, by target
         self._changes = 0  # counts starts and ends of changes, so that a read can detect a change during the read
         self._base_rules: dict[str, tuple[bytes, ...]] = {}
         self._class_rules: dict[Target, tuple[bytes, ...]] = {}
@@ -113,24 +113,24 @@ class NftablesNetfilter:
 
     async def prepare(self) -> None:
         present = [name for _, name in socket.if_nameindex()]
-        hooked: dict[str, str | None] = {}
+        devices: dict[str, str | None] = {}
         chains: set[Target] = set()
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             async for name, hook in in_slices(_chains(netlink, self._table.family)):
                 if hook is None:
                     chains.add(_target(name))
                 else:
-                    hooked[name] = text(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
+                    devices[name] = text(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
         # A predecessor may have hooked other interfaces. The download table has no interfaces.
-        obsolete = self._table.obsolete_chains(hooked, present) if self._table.interfaces else []
+        obsolete = self._table.obsolete_chains(devices, present) if self._table.interfaces else []
         commands = [f"delete chain {self._table.name} {name}" for name in obsolete]
         await self._run((*commands, *self._table.table(present)), f"create the nftables table {self._table.name}")
         self._base_rules = self._base_chains(present)
         _, is_complete = await self._read_entries()
         if is_complete:
             await self._drop_unused_chains(chains)
-        # Another program may have flushed a class chain, and chains refer to the device by its index, which may have
-        # changed.
+        # Create the class chains of all entries again: another program may have flushed them, or have replaced the IFB
+        # device, whose index they contain.
         targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
         for start in range(0, len(targets), _CHUNK):
             lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))

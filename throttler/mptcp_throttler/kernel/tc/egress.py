@@ -40,7 +40,7 @@ class HtbTrafficControl:
         self._loaded_originals: dict[str, dict[str, Any]] | None = None
         """Original roots and limits by interface index, as in the state file; None before the first read."""
         self._absent: set[str] = set()
-        self._gso: Callable[[int], int] | None = None
+        self._adapt_gso: Callable[[int], int] | None = None
         """Maps the original GSO limit to ours, in bytes; None before :meth:`set_gso_limit`."""
         self._tree = HtbTree(ownership)
 
@@ -130,8 +130,8 @@ class HtbTrafficControl:
             log.error("%s", error)
 
     def set_gso_limit(self, limit: Callable[[int], int]) -> None:
-        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
-        self._gso, self.settled = limit, False
+        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits: *limit* maps original to new bytes."""
+        self._adapt_gso, self.settled = limit, False
 
     async def settle(self) -> None:
         for link in self._shaped_links():
@@ -141,9 +141,9 @@ class HtbTrafficControl:
         self.settled = True
 
     def _gso_target(self, link: Link) -> dict[str, int]:
-        if self._gso is None:
+        if self._adapt_gso is None:
             return link.gso
-        return {name: self._gso(size) for name, size in self._original_gso(link).items()}
+        return {name: self._adapt_gso(size) for name, size in self._original_gso(link).items()}
 
     def _original_gso(self, link: Link) -> dict[str, int]:
         original = self._originals.get(str(link.index))
@@ -176,7 +176,7 @@ class HtbTrafficControl:
         await self._tree.delete(self._shaped_links(), minors)
 
     async def restore(self) -> None:
-        self._gso, self.settled = None, True
+        self._adapt_gso, self.settled = None, True
         self.left_out = {}
         links = [*self._links(), *filter(None, (find_link(int(index)) for index in self._originals))]
         failures = []
