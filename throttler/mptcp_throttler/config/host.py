@@ -45,7 +45,7 @@ def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Pr
 def stacked_interfaces(settings: Settings, lower_interfaces: Mapping[str, Collection[str]]) -> Iterator[Problem]:
     """Yield a warning for each pair of listed interfaces if one is stacked on the other, directly or not.
 
-    *lower_interfaces*: by interface, those directly below it. Both may be listed if the policy identifies paths by
+    *lower_interfaces*: for each interface, those directly below. Both may be listed if the policy identifies paths by
     clients and caps only downloads, or if all capped traffic uses only the lower interface.
     """
     for upper in settings.interfaces:
@@ -147,7 +147,7 @@ def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
     """Yield the needed features that the kernel lacks according to *results* of ``kernel.feature_probe``. *refusal*:
-    why it could not try them."""
+    why they could not be tried."""
     if refusal:
         yield settings.problem("", f"the kernel's features were not tested: {refusal}", Severity.NOTE)
     for feature, missing in needs.missing_kernel_features(results, needed_features(settings, policy)):

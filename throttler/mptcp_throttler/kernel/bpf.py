@@ -16,8 +16,8 @@ An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it on a s
 of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
 unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
-A second map has initial options by client prefix (``shaping.initial_options``), set when a subflow is accepted. A first
-subflow never rests, because no other would carry its data.
+A second map has initial options by client prefix (``shaping.initial_options``), set when a subflow is accepted. A
+connection's first subflow never rests, because no other would carry its data.
 
 A third program puts the counters of a closing connection into a map, because a dump does not show sockets that have
 closed since the last dump.

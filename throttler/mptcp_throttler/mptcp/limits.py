@@ -23,7 +23,7 @@ class TrackerLimits:
     max_refused: int = 1_024  # refused joins that are remembered and reported per ``handshake_timeout``
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """Lifetime of a connection without a subflow, which may get a join (break before make), and of records of ends."""
+    """Lifetime of a connection without a subflow (a join may follow: break before make), and of records of ends."""
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 

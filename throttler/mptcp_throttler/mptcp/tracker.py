@@ -255,7 +255,7 @@ FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 
 class Resync:
     """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each.
 
-    It begins before the first piece is read, and is finished only after a complete dump: a failed dump closes nothing.
+    A resync begins before the first piece is read, and ends only after a complete dump: a failed dump closes nothing.
     Segments and kernel events may come between any two steps. The dump may or may not show their changes after it
     began, so it does not override them. A new dump makes one in progress void: its further pieces are ignored.
     """

@@ -7,8 +7,7 @@ Segments never add, change or end a subflow: any host can send them, and the ker
 
 - The proxy's SYN/ACK shows the egress interface of the subflow. A SYN with a client's address may come from any host.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
-- A RST causes a look-up of its subflow, MP_FASTCLOSE a look-up of all subflows of its connection: if both sides abort a
-  connection at the same time, no event reports its end.
+- A RST causes a look-up of its subflow, MP_FASTCLOSE of all subflows of its connection: no event may report their end.
 - A segment that came in with the proxy's address, or went out with a client's, is ignored.
 """
 

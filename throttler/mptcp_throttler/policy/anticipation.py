@@ -29,7 +29,7 @@ PARALLEL_CONNECTIONS, EXTRA_SECONDS = 10, 0.01
 HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # of ``join_share``: the threshold, and the weight of one connection
 MAX_MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: on busy paths, joins may come too late."""
-SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
+SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window did
 CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
 MAX_FORGOTTEN = 256  # maximum number of clients forgotten per second: removing their initial options takes 1 to 2 ms
 MAX_CLIENTS = 65_536  # maximum number of remembered addresses; a new address replaces the least recently seen
@@ -38,7 +38,7 @@ MAX_CLIENTS = 65_536  # maximum number of remembered addresses; a new address re
 @dataclass(slots=True)
 class _Client:
     address: bytes
-    last_seen: float  # when the client was last seen
+    last_seen: float
     young_connections: int = 0  # number of its connections that are anticipated now
     has_joined: bool = False
     last_join: float = -math.inf  # when a second subflow was last established
@@ -116,7 +116,7 @@ class JoinPredictor:
                 self._record_miss(young, SHORT_MISS_WEIGHT, now)
 
     def expire(self, now: float) -> None:
-        """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``CLIENT_TIMEOUT``, the oldest first."""
+        """Forget at most ``MAX_FORGOTTEN`` clients not seen for ``CLIENT_TIMEOUT``, the least recently seen first."""
         for address, client in list(islice(self.clients.items(), MAX_FORGOTTEN)):
             if now - client.last_seen >= CLIENT_TIMEOUT and not client.young_connections:
                 self._drop(address)

@@ -96,7 +96,7 @@ class Situation(NamedTuple):
     from_clients: int  # bit set of the rules whose ``clients`` include the client of an active subflow
     subflows: int  # number of active subflows
     paths: int  # number of paths with active subflows
-    expected: int  # number of paths expected soon, at least ``paths``; caps are decided with it
+    expected: int  # number of paths expected soon, at least ``paths``; caps are decided as for this number
     on_last_path: bool  # whether the subflow is on the last usable path
 
 
@@ -112,7 +112,7 @@ class Conditions(NamedTuple):
     anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, situation: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether clients match."""
+        """Return texts on the conditions that do not hold at *local* time. *from_clients*: ``clients`` is met."""
         reasons: dict[Unmet, str] = {}
         anticipated = situation.expected - situation.paths if self.anticipate else 0
         maximum = self.when.max_subflows

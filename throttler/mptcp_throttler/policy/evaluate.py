@@ -4,8 +4,8 @@
 This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
 Cap, budget and steering are decided independently, for each direction. The deciding rule is the first that has the key
-(with ``none`` or another value), catches the subflow, and has conditions that the connection meets. Then the cap is
-lifted from a subflow on the last usable path. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
+``throttle``, ``budget`` or ``steer`` (or ``none`` there), catches the subflow, and has conditions that are met. Then a
+cap on the last usable path is lifted. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
 
 Two subflows are on the same path if they match the same ``paths`` of the policy, or both none: then they may share an
 uplink, and if one is capped, its data cannot move to another uplink. In a policy without ``paths``, which cannot
@@ -102,7 +102,7 @@ class CompiledPolicy:
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
-        """The verdict on the first subflow in each situation."""
+        """The verdicts already made, by situation: each was made for the first subflow in its situation."""
         self._paths = [(path, 1 << index) for index, path in enumerate(policy.paths.values())]
         self._bits_without_clients = sum(bit for path, bit in self._paths if path.clients is None)
         self._path_clients = _map_prefixes((path.clients, bit) for path, bit in self._paths)
@@ -246,7 +246,7 @@ class CompiledPolicy:
     def explain(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[RuleOutcome]:
-        """Yield, for explanations, the outcome of each rule for *subflow*, kind by kind."""
+        """Yield the outcome of each rule for *subflow*, kind by kind."""
         self._read_clock(now)
         zone = self.policy.time_zone
         situation = self._situations(connection.subflows, expected)[connection.subflows.index(subflow)]

@@ -282,7 +282,7 @@ class Steer(Section):
         return tuple(str(name) for _, name in named_paths(self.__dict__))
 
     def create_mode(self) -> Mode:
-        """Return the state of one connection under this mode."""
+        """Return a new mode object, for one connection."""
         return self.mode_class(self.weights or dict.fromkeys(self.paths, 1))
 
     def words(self) -> str:

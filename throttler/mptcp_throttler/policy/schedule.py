@@ -2,8 +2,8 @@
 """Parses the weekly hours of a rule, and computes whether they are open and when that changes.
 
 A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window
-inside a skipped hour does not open; a window that begins in it opens at its end. A window that passes midnight belongs
-to the day on which it starts.
+inside a skipped hour does not open; a window that only begins in a skipped hour opens at the end of that hour. A window
+that passes midnight belongs to the day on which it starts.
 """
 
 from __future__ import annotations

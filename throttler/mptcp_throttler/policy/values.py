@@ -183,7 +183,7 @@ class Prefixes(Generic[T]):
             values = by_version[network.version].setdefault(shift, {})
             values.setdefault(int(network.network_address) >> shift, value)
         self._by_version = {version: tuple(sorted(by_shift.items())) for version, by_shift in by_version.items()}
-        """By IP version: pairs of a shift and the values by prefix, as the number that remains after the shift."""
+        """By IP version: pairs of a shift (the number of host bits), and the values by shifted network address."""
 
     def contains(self, address: bytes) -> bool:
         """Return whether any prefix contains the packed *address*. An IPv6 prefix contains no IPv4 address."""

@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 PREFIX: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
-"""Prefix of a reason. Download reasons have none: they are older than directions."""
+"""Prefix of a reason. Download reasons have none, because they existed before rules for uploads."""
 NO_RULE: Final = "no rule matches"
 
 
