@@ -157,13 +157,13 @@ class Tracker:
     def apply_socket(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read_time: float) -> list[Event]:
         """Apply one socket that differs from the tracked state; a dump that began at *time* read it at *read_time*."""
         table = self.table
-        record, ended = table.subflows.get(four_tuple), table.ended.get(four_tuple)
+        record, end_time = table.subflows.get(four_tuple), table.ended.get(four_tuple)
         if table.has_ended(four_tuple, entry.token, time) if record is None else record.subflow.since > time:
             return []
         record, events = self._tracked_record(four_tuple, entry.token, entry.initial, time)
         if record is None:
             events += self._track(four_tuple, entry, self._find_interface(four_tuple), read_time)
-            if (new_record := table.subflows.get(four_tuple)) is not None and ended is not None:
+            if (new_record := table.subflows.get(four_tuple)) is not None and end_time is not None:
                 detail = "its end was reported, but the kernel still has it"
                 events.append(table.record_disagreement(new_record, time, detail))
             return events
@@ -190,9 +190,9 @@ class Tracker:
                 return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.describe(client))]
             events += table.open(token, four_tuple, time, seen_from_start=initial and not is_dumped)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
-            unknown = 0 if initial else None
-            local_id = unknown if entry.local_id is None else entry.local_id
-            remote_id = unknown if entry.remote_id is None else entry.remote_id
+            default_id = 0 if initial else None
+            local_id = default_id if entry.local_id is None else entry.local_id
+            remote_id = default_id if entry.remote_id is None else entry.remote_id
             subflow = Subflow(four_tuple, initial, local_id, remote_id, entry.backup, interface, time)
             detail = "listed by the kernel" if isinstance(entry, KernelSubflow) else entry.detail
             return events + table.add(subflow, token, detail or "established by the kernel")

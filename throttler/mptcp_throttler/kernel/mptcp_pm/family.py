@@ -105,7 +105,7 @@ def find_family() -> tuple[int, int]:
     """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
     request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + string(_CTRL_ATTR_FAMILY_NAME, FAMILY)
     with NetlinkSocket(_NETLINK_GENERIC) as netlink:
-        operation = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
+        operation = f"look up the generic netlink family {FAMILY} (does the kernel have MPTCP?)"
         fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, operation), _GENLMSG.size))
     for _index, group in attributes(fields.get(_CTRL_ATTR_MCAST_GROUPS, b"")):
         fields_of_group = dict(attributes(group))

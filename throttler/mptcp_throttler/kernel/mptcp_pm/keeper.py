@@ -96,7 +96,7 @@ class Keeper:
             try:
                 with open("/proc/sys/" + name.replace(".", "/"), "w", encoding="ascii") as file:
                     file.write(value)
-                syslog.syslog(syslog.LOG_WARNING, f"the throttler has ended: {name} = {value} again")
+                syslog.syslog(syslog.LOG_WARNING, f"the throttler has ended: {name} is {value} again")
             except OSError as error:
                 syslog.syslog(syslog.LOG_ERR, f"set sysctl {name} to {value}: {error.strerror}")
         if self._originals:

@@ -101,7 +101,7 @@ class HtbTrafficControl:
             if self.left_out.get(name) != reason:
                 log.error("%s; until its root can be replaced, %s is not shaped; others are shaped", reason, name)
         for name in self.left_out.keys() - refused.keys() - self._absent:
-            log.info("the root of %s can be replaced again: it is shaped", name)
+            log.info("the root of %s can be replaced again: %s is shaped", name, name)
         self.left_out = refused
 
     def _restore_others(self) -> None:
