@@ -60,7 +60,7 @@ def check(options: argparse.Namespace) -> int:
         *(each for each in feature_problems if each not in missing),
     ]
     print_problems(sorted(warnings, key=lambda each: each.severity is Severity.WARNING))
-    if problems := [*host.host_problems(settings), *missing, *host.unreadable((options.config, settings.policy))]:
+    if problems := [*host.host_problems(settings), *missing, *host.unreadable_files((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_success_text(settings.policy, policy))

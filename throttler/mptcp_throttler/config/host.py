@@ -100,9 +100,9 @@ def check_tunnel_daemon(settings: Settings) -> Iterator[Problem]:
             yield settings.problem("tunnel_socket", message, Severity.WARNING)
 
 
-def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
-    """Yield the *paths* that the daemon's *user* cannot read. Only root can check; if there is no such user, the daemon
-    runs as root and can read all."""
+def unreadable_files(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
+    """Yield a problem for each of *paths* that the daemon's *user* cannot read. Only root can check; without that user,
+    the daemon runs as root and can read all."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:

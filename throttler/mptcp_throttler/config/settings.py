@@ -144,7 +144,7 @@ def load_settings(text: str, source: str) -> Settings:
     return settings.model_copy(update={"policy": Path(source).parent / settings.policy})
 
 
-def with_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
+def add_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
     """Return *settings* with the *announced* ports, at which clients may join, added to ``listen_ports``."""
     return settings.model_copy(update={"listen_ports": [*dict.fromkeys((*settings.listen_ports, *announced))]})
 

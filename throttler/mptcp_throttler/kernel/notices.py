@@ -107,7 +107,7 @@ class LinkNotices(NoticeSource):
         else:
             return
         if name in self._interfaces:
-            yield KernelChange(description, process_of(port))
+            yield KernelChange(description, process_text(port))
 
 
 class NftablesNotices(NoticeSource):
@@ -125,7 +125,7 @@ class NftablesNotices(NoticeSource):
                 fields = dict(attributes(body, _NFGENMSG_BYTES))
                 number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
                 name = text(fields.get(_GEN_NAME))
-                yield KernelChange(description, f"process {number} ({name})" if name else process_of(port))
+                yield KernelChange(description, f"process {number} ({name})" if name else process_text(port))
         elif kind >> 8 == _NFT >> 8 and port not in self._unfinished:
             table = text(dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE))
             if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
@@ -138,7 +138,7 @@ class NftablesNotices(NoticeSource):
         return port in self._library_ports
 
 
-def process_of(port: int) -> str:
+def process_text(port: int) -> str:
     """Return a text that names the process with the netlink port id *port*."""
     if not 0 < port <= _MAX_PROCESS_ID:
         return UNKNOWN

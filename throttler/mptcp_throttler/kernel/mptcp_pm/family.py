@@ -134,7 +134,7 @@ class SubflowCommands:
         self._netlink.request(self._family, 0, request, operation)
 
 
-def announced_ports() -> tuple[int, ...]:
+def read_announced_ports() -> tuple[int, ...]:
     """Return ports of announced addresses, where clients join too (RFC 8684, 3.4.1; ip-mptcp(8)); empty if unknown."""
     ports = set()
     try:
