@@ -346,7 +346,7 @@ class World:
                 "rule": "spare-ethernet",
                 "kind": "throttle",
                 "matched": capped,
-                "failed": None if capped else "it is on path wifi, not on ethernet",
+                "failed": None if capped else "the subflow is on path wifi, not on ethernet",
                 "until": self.clock() + 7200 if capped else None,
             },
         ]

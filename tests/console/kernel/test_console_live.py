@@ -289,7 +289,7 @@ def test_pages_show_the_state_of_a_real_throttler(site: Site) -> None:
     site.browser.until_text("#connections", "spare-ethernet")
     site.browser.open(f"{site.console.url}/#connection/{token}")
     site.browser.until_text("#explained", "capped at 5 Mbit/s")
-    site.browser.until_text("#explained", "it is on path wifi, not on ethernet")
+    site.browser.until_text("#explained", "the subflow is on path wifi, not on ethernet")
     site.browser.until_text("#connection-events", "in force")
     site.browser.open(f"{site.console.url}/#policy")
     site.browser.until_text("#rules", "spare-ethernet")

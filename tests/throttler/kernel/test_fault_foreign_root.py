@@ -33,8 +33,8 @@ rules:
 FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
 """A kind of qdisc that the throttler does not replace. A single command installs it."""
 REFUSAL = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
-LEFT_OUT = "until its root can be replaced, wan1 is not shaped; the others are"
-SHAPED_AGAIN = "the root of wan1 can be replaced again: it is shaped"
+LEFT_OUT = "until its root can be replaced, wan1 is not shaped; others are shaped"
+SHAPED_AGAIN = "the root of wan1 can be replaced again: wan1 is shaped"
 
 
 @dataclass

@@ -113,7 +113,7 @@ MISSING_FEATURES = {
         refusals=(("socket", {0: AF_PACKET}, errno.EAFNOSUPPORT),),
     ),
     "libpcap": MissingFeature(
-        "capture on wan0: libpcap is not installed, which compiles the kernel filter (Debian: libpcap0.8)",
+        "capture on wan0: libpcap, which compiles the kernel filter, is not installed (Debian: libpcap0.8)",
         files="libpcap.so*",
     ),
     "socket diagnostics": MissingFeature(

@@ -115,10 +115,10 @@ def test_foreign_sets_with_a_similar_name_stay(host: LiveNode, require: object) 
         host.run(["ipset", "create", name, "hash:ip"])
     try:
         with host.entered():
-            assert not iptables.in_use()
+            assert not iptables.may_have_objects()
             _, netfilter = open_netfilter("iptables", OWNERSHIP)
             asyncio.run(netfilter.prepare())
-            assert iptables.in_use()
+            assert iptables.may_have_objects()
             asyncio.run(netfilter.remove())
             netfilter.close()
         assert set(host.run(["ipset", "list", "-n"]).stdout.split()) == set(foreign_sets)

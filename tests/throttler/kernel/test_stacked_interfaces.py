@@ -60,7 +60,7 @@ def test_check_and_start_warn_of_a_bridge_and_its_port(links: LiveNode, require:
     policy = links.directory / "policy.yaml"
     policy.write_text("version: 1\nrules: []\n")
     config = write_throttler_config(links, policy, interfaces=("sbr0", "s1"), settings={"netfilter": "nftables"})
-    words = "warning: interfaces: sbr0 is stacked on s1, and its packets pass both: "
+    words = "warning: interfaces: sbr0 is stacked on s1, and packets of sbr0 pass both: "
     assert words in links.run([links.program("mptcp-throttler"), "check", "--config", str(config)]).stderr
     throttler = start_throttler(links, config)
     throttler.process.signal(signal.SIGTERM)

@@ -147,7 +147,7 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
         until(lambda: explained_subflows()[0]["cap_state"] == "in force", TIMEOUT)
         capped, free = explained_subflows()
         assert capped["verdict"] == "capped at 5 Mbit/s"
-        assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
+        assert free["tried"][0]["failed"] == "the subflow is on path wifi, not on ethernet"
 
         client_answer = query(throttler, "client", endpoint=wifi["remote"])
         assert client_answer["multipath"]

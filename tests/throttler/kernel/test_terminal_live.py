@@ -81,7 +81,7 @@ def test_top_explain_and_events_show_a_cap(site: Site) -> None:
             assert f"connection {token} from 10.77.1.2, 2 active subflows, since " in explained
             assert f"{ethernet['remote']}, path ethernet through wan0, download: capped at 5 Mbit/s" in explained
             assert "in force\n    rule spare-ethernet: matches" in explained
-            assert "rule spare-ethernet: does not match: it is on path wifi, not on ethernet" in explained
+            assert "rule spare-ethernet: does not match: the subflow is on path wifi, not on ethernet" in explained
 
         lines = command_output(throttler, "events", "--rule", "spare-ethernet").splitlines()
         assert any(" applied " in line and ethernet["remote"] in line and token in line for line in lines)

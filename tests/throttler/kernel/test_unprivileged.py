@@ -130,4 +130,4 @@ def test_unreadable_iptables_lock_is_reported_in_one_line(site: Site, start: Cal
     process = start(XTABLES_LOCKFILE=str(lock))
     assert process.wait(60) == 1
     (line,) = process.output().splitlines()
-    assert f"iptables' lock {lock}: Permission denied; mptcp-throttler.service gives it to its user" in line
+    assert f"iptables' lock {lock} cannot be opened: Permission denied; mptcp-throttler.service gives the file" in line

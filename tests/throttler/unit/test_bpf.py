@@ -10,7 +10,7 @@ import pytest
 from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel import bpf
-from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, _value, program_constants
+from mptcp_throttler.kernel.bpf import UNLIMITED, Bpf, _limit_value, program_constants
 from mptcp_throttler.shaping.initial_options import LARGE_BOUND
 from mptcp_throttler.shaping.model import SocketLimit
 
@@ -27,10 +27,10 @@ def test_program_and_planner_have_the_same_large_bound() -> None:
 
 
 def test_map_value_of_a_socket_limit() -> None:
-    assert _value(SocketLimit(), MAX_SIZE) == (UNLIMITED, 0, 0)
-    assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MAX_SIZE) == (1_000_000, 1000, 1 << 20)
-    assert _value(SocketLimit(send_buffer=16 << 20), MAX_SIZE)[2] == MAX_SIZE // 2
-    assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, (
+    assert _limit_value(SocketLimit(), MAX_SIZE) == (UNLIMITED, 0, 0)
+    assert _limit_value(SocketLimit(8_000_000, 1000, 2 << 20), MAX_SIZE) == (1_000_000, 1000, 1 << 20)
+    assert _limit_value(SocketLimit(send_buffer=16 << 20), MAX_SIZE)[2] == MAX_SIZE // 2
+    assert _limit_value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, (
         "the kernel's maximum allows only a small buffer"
     )
 

@@ -11,7 +11,7 @@ from metering import policy as metered
 from policy_values import replace
 from sampling import MBIT, Flow, capped, connection_of, four_tuple, free, make_samples
 
-from mptcp_throttler.policy.evaluate import _compiled, evaluate
+from mptcp_throttler.policy.evaluate import _compiled_policy, evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
@@ -215,7 +215,7 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
         for token, pair in flows.items():
             connection = connection_of(token, [flow.four_tuple for flow in pair])
             guard.apply(connection, evaluate(policy, connection, 0.0), 0.0)
-        return weakref.ref(_compiled(policy))
+        return weakref.ref(_compiled_policy(policy))
 
     def observe(second: float) -> None:
         sockets = [flow.socket for pair in flows.values() for flow in pair]

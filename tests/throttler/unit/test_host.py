@@ -17,7 +17,7 @@ from mptcp_throttler.config.host import (
     library_problems,
     needed_features,
     stacked_interfaces,
-    unreadable,
+    unreadable_files,
 )
 from mptcp_throttler.config.settings import Settings, load_settings
 from mptcp_throttler.kernel.tc.link import Link, lower_interfaces
@@ -38,13 +38,13 @@ def policy(tmp_path: Path) -> Path:
 
 
 def test_readable_file_is_no_problem(policy: Path) -> None:
-    assert list(unreadable([policy], "nobody")) == []
+    assert list(unreadable_files([policy], "nobody")) == []
 
 
 def test_policy_that_only_root_can_read_is_reported(policy: Path) -> None:
     """Defect: the check succeeded because it ran as root, but the daemon failed."""
     policy.chmod(0o600)
-    (problem,) = unreadable([policy], "nobody")
+    (problem,) = unreadable_files([policy], "nobody")
     expected = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
     assert str(problem) == f"{policy}: {expected}"
 
@@ -53,21 +53,21 @@ def test_group_from_the_units_drop_in_counts(policy: Path, monkeypatch: pytest.M
     """Defect: the check ignored groups from the unit's drop-ins, and refused a valid configuration."""
     policy.chmod(0o640)
     groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
-    assert len(list(unreadable([policy], "nobody"))) == 1
+    assert len(list(unreadable_files([policy], "nobody"))) == 1
     monkeypatch.setattr(readable, "groups_of_unit", groups.__getitem__)
-    assert list(unreadable([policy], "nobody")) == []
+    assert list(unreadable_files([policy], "nobody")) == []
 
 
 def test_directory_that_the_user_cannot_enter_is_reported(policy: Path) -> None:
     policy.parent.chmod(0o700)
-    assert len(list(unreadable([policy], "nobody"))) == 1
+    assert len(list(unreadable_files([policy], "nobody"))) == 1
 
 
 def test_file_is_not_checked_for_an_unknown_user_or_without_root(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy.chmod(0o600)
-    assert list(unreadable([policy], "no-such-user-here")) == []
+    assert list(unreadable_files([policy], "no-such-user-here")) == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert list(unreadable([policy], "nobody")) == []
+    assert list(unreadable_files([policy], "nobody")) == []
 
 
 def with_group(name: str) -> Settings:
@@ -104,9 +104,7 @@ def test_listening_ports_are_read_from_the_kernels_tables(tmp_path: Path, monkey
 
 def warnings_for(interfaces: str, *links: Link) -> list[str]:
     settings = load_settings(f"policy: p.yaml\ninterfaces: [{interfaces}]\n", "t.yaml")
-    return [
-        str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, lower_interfaces(links))
-    ]
+    return [str(each).partition(", and packets")[0] for each in stacked_interfaces(settings, lower_interfaces(links))]
 
 
 ETH0 = Link("eth0", 2)

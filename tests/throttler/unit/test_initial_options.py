@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
-from mptcp_throttler.kernel.bpf import _prefix
+from mptcp_throttler.kernel.bpf import _map_key
 from mptcp_throttler.mptcp.model import map_to_ipv6
 from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share
@@ -195,7 +195,7 @@ def lookup(options: Mapping[Network, InitialOptions], address: IPv4Address | IPv
     packed = map_to_ipv6(address.packed) if address.version == 4 else address.packed
     number, longest = int.from_bytes(packed, "big"), (-1, DEFAULT_OPTIONS)
     for network, candidate in options.items():
-        key = _prefix(network)
+        key = _map_key(network)
         length, prefix = int.from_bytes(key[:4], sys.byteorder), int.from_bytes(key[4:], "big")
         if number >> (128 - length) == prefix >> (128 - length):
             longest = max(longest, (length, candidate), key=lambda each: each[0])

@@ -72,7 +72,7 @@ def test_ipv6_network_counts_as_one_client() -> None:
         shares.add(ip_address(f"2001:db8::{host}").packed)
     assert not shares.allows(ip_address("2001:db8::77").packed)
     assert shares.describe(ip_address("2001:db8::77").packed) == (
-        "2001:db8::/64 has 2 connections; there is room for 2 more of all clients together"
+        "2001:db8::/64 has 2 connections; there is room for 2 more connections of all clients together"
     )
     assert shares.allows(ip_address("2001:db8:0:1::").packed)
     assert shares.allows(client_address(1))
@@ -102,7 +102,7 @@ def test_connection_above_a_share_is_reported_and_another_client_has_room(captur
     excess_path = path_of(99)
     (event,) = feed(tracker, *(excess_path.handshake() if captured else ()), excess_path.kernel(CREATED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, excess_path.four_tuple)
-    assert event.detail == "192.0.2.0 has 6 connections; there is room for 6 more of all clients together"
+    assert event.detail == "192.0.2.0 has 6 connections; there is room for 6 more connections of all clients together"
     assert len(tracker.connections) == MAX_CONNECTIONS // 2, "the earlier connections stay"
     assert tracker.counters.connections_refused == 1
     assert kinds_of_events(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
@@ -340,7 +340,7 @@ def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFix
     close_excess(sockets, events)
     assert sockets.closed == [event.four_tuple for event in events]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    reason = "192.0.2.0 has 6 connections; there is room for 6 more of all clients together"
+    reason = "192.0.2.0 has 6 connections; there is room for 6 more connections of all clients together"
     assert caplog.messages[0].endswith(f": too many connections of its client: {reason}: closed")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.netlink import attribute
-from mptcp_throttler.kernel.notices import LinkNotices, process_of
+from mptcp_throttler.kernel.notices import LinkNotices, process_text
 
 _NEWLINK, _IFNAME = 16, 3
 
@@ -21,7 +21,7 @@ def test_process_name_cut_within_a_character_is_decoded() -> None:
     before = comm.read_bytes()
     comm.write_bytes("ρυθμιστής".encode())
     try:
-        assert process_of(os.getpid()) == f"process {os.getpid()} (ρυθμιστ\N{REPLACEMENT CHARACTER})"
+        assert process_text(os.getpid()) == f"process {os.getpid()} (ρυθμιστ\N{REPLACEMENT CHARACTER})"
     finally:
         comm.write_bytes(before)
 

@@ -47,7 +47,7 @@ CONDITIONS = policy("""\
 
 def test_each_failed_condition_is_named() -> None:
     assert explain(CONDITIONS, subflow(ETHERNET), subflow(WIFI)) == [
-        ("other-path", False, "it is on path ethernet, not on wifi"),
+        ("other-path", False, "the subflow is on path ethernet, not on wifi"),
         ("many", False, "only 2 active subflows (needs 4)"),
         ("few", False, "2 active subflows (at most 1)"),
         ("others", False, "no active subflow comes from its clients"),
@@ -59,7 +59,7 @@ def test_each_failed_condition_is_named() -> None:
 
 def test_subflow_on_no_path_is_explained() -> None:
     (first, *_) = explain(CONDITIONS, subflow(LTE), subflow(WIFI))
-    assert first == ("other-path", False, "it is on no path of the policy, not on wifi")
+    assert first == ("other-path", False, "the subflow is on no path of the policy, not on wifi")
 
 
 def test_explanation_gives_the_next_change_of_each_rule() -> None:
@@ -249,7 +249,7 @@ def test_rules_for_the_other_direction_and_below_the_deciding_rule_are_listed() 
     flows = subflow(ETHERNET), subflow(WIFI)
     outcome = CompiledPolicy(tested_policy).explain(connection(*flows), flows[0], Direction.UP, NOW)
     assert [(each.rule, each.matched, each.failed) for each in outcome] == [
-        ("vip", False, "it is for downloads"),
+        ("vip", False, "only for downloads"),
         ("cap", True, None),
         ("more", False, "rule cap above decides"),
     ]
@@ -301,7 +301,7 @@ def test_explanation_agrees_with_the_verdict(
         assert [result.rule for result in outcome] == [rule.name for rule in tested_policy.rules][: len(outcome)]
         if not decided_rules:
             assert len(outcome) == len(tested_policy.rules)
-            on_its_path = [result for result in outcome if "it is on" not in (result.failed or "")]
+            on_its_path = [result for result in outcome if "the subflow is on" not in (result.failed or "")]
             # The reason in a verdict is only "outside its hours". The explanation adds these hours and their end.
             failures = {
                 result.rule: result.failed if result.until is None else "outside its hours" for result in on_its_path

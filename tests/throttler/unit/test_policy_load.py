@@ -23,7 +23,7 @@ EVERY_DAY = frozenset(range(7))
 
 
 def min_subflows(rule: Rule) -> int:
-    return rule.conditions(Kind.THROTTLE).subflows
+    return rule.conditions(Kind.THROTTLE).min_subflows
 
 
 def load(text: str) -> Policy:

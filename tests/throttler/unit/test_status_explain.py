@@ -57,7 +57,7 @@ async def test_cap_is_explained(tmp_path: Path) -> None:
         }
         assert start <= wifi["since"] <= time.time()
         assert (lte["verdict"], lte["rate"], lte["rule"], lte["cap_state"]) == ("not capped", None, None, "none")
-        assert lte["tried"][0]["failed"] == "it is on path b, not on a"
+        assert lte["tried"][0]["failed"] == "the subflow is on path b, not on a"
 
 
 @scenario

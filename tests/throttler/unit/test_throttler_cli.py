@@ -249,7 +249,7 @@ def test_check_warns_of_an_interface_that_is_stacked_on_another(
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
     monkeypatch.setattr(link, "read_lower_interfaces", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
-    words = "warning: interfaces: wan1 is stacked on wan0, and its packets pass both"
+    words = "warning: interfaces: wan1 is stacked on wan0, and packets of wan1 pass both"
     (warning,) = (each for each in capsys.readouterr().err.splitlines() if "is stacked on" in each)
     assert warning.startswith(f"{settings}:1: {words}")
     assert warning.endswith("; list only wan1 or wan0")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``mptcp-throttler``.
 
-The module of a command is imported when the command runs: loading libraries takes longer than the daemon's answer.
+A command's module is imported only when the command runs: loading all libraries takes longer than a query.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _parser() -> argparse.ArgumentParser:
         add_config(command, DEFAULT_SETTINGS)
         return command
 
-    def add_output(command: argparse.ArgumentParser, json: str = "print JSON") -> None:
+    def add_output(command: argparse.ArgumentParser, json_help: str = "print JSON") -> None:
         command.add_argument("--socket", type=Path, metavar="PATH", help="status socket (default: from the settings)")
-        if json:
-            command.add_argument("--json", action="store_true", help=json)
+        if json_help:
+            command.add_argument("--json", action="store_true", help=json_help)
 
     run = add("run", "daemon", "Track and throttle connections until SIGTERM; SIGHUP reloads the policy.")
     run.add_argument("--verbose", action="store_true", help="log every event")
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "status", "status", "Show the running daemon's connections, subflows, verdicts with reasons, and classes."
     )
     add_output(status)
-    status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
+    status.add_argument("--brief", action="store_true", help="with --json: omit connections, classes and counters")
 
     text = "Show the rules that were evaluated for a client or connection, which of them match, and the next change."
     explain = add("explain", "queries", text)
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--rule", metavar="NAME", help="only connections with a subflow capped by this rule")
     text = "with --once: show at most this number of connections (default: 50)"
     top.add_argument("--limit", type=int, default=50, metavar="NUMBER", help=text)
-    add_output(top, json="")
+    add_output(top, json_help="")
 
     text = "Show or reset the used volumes of the policy's budgets, whether or not the daemon runs."
     quota = add("quota", "budgets", text)
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     quota.add_argument("--client", metavar="ADDRESS", help="only this client's volume")
     quota.add_argument("--json", action="store_true", help="print JSON")
 
-    text = "Lift a client's caps for a time (2h), or add volume to its budgets (+5 GB); without CLIENT, list all."
+    text = "Lift a client's caps for a time (2h), or add volume to its budgets (+5 GB); without CLIENT, list grants."
     grant = add("grant", "budgets", text)
     text = 'an address or a prefix; "all" for budgets per path'
     grant.add_argument("client", nargs="?", metavar="CLIENT", help=text)
@@ -131,5 +131,5 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--elsewhere", action="store_true", help=text)
     replay.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
-    add("cleanup", "daemon", "Remove the objects that a killed daemon left in the kernel; restore those it replaced.")
+    add("cleanup", "daemon", "Remove the objects that a killed daemon left in the kernel; restore what it replaced.")
     return parser

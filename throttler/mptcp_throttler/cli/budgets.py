@@ -118,42 +118,42 @@ def grant(options: argparse.Namespace) -> int:
         for each in in_force:
             print(f"{each.client or 'all clients'}: {each.text()}, until {_time_text(each.until, policy)}")
         return DONE
-    text = "".join(options.amount)
-    is_volume = text.startswith("+")
-    if not text:
+    amount = "".join(options.amount)
+    is_volume = amount.startswith("+")
+    if not amount:
         raise option_error("grant", 'has no time and no volume; write 2h, "+5 GB" or end')
     if not options.why.isprintable():
         raise option_error("--why", "has characters that cannot be printed; write one line of text")
     if options.budget is not None and not is_volume:
         raise option_error("--budget", 'applies only to a volume ("+5 GB"); a time lifts all caps')
-    client, now = _client(options.client, is_volume), int(time.time())
+    client, now = _parse_client(options.client, is_volume), int(time.time())
 
-    def without_lift(grants: Sequence[Grant]) -> list[Grant]:
+    def other_grants(grants: Sequence[Grant]) -> list[Grant]:
         return [each for each in grants if each.client != client or each.budget]
 
-    if text == "end":
-        if without_lift(in_force) == in_force:
+    if amount == "end":
+        if other_grants(in_force) == in_force:
             print_error(f"the caps of {client} are not lifted")
             return FAILED
-        change_grants(path, without_lift)
+        change_grants(path, other_grants)
         print(f"{client}: caps apply again")
         return DONE
     try:
-        octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_duration(text))
+        octets, seconds = (parse_extra_volume(amount), 0) if is_volume else (0, parse_duration(amount))
     except ValueError as error:
         raise option_error("grant", str(error)) from None
     new = Grant(client, now, now + seconds, _user_name(), options.why)
     if is_volume:
-        _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), new, octets)
+        _grant_volume(settings.ledger, policy, _select_budgets(policy, client, options.budget), new, octets)
     else:
         # A client has at most one grant without a volume; a new grant replaces it.
-        change_grants(path, lambda before: [*without_lift(before), new])
+        change_grants(path, lambda before: [*other_grants(before), new])
         note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
         print(f"{client}: no caps until {_time_text(new.until, policy)}{note}")
     return DONE
 
 
-def _client(text: str, is_volume: bool) -> str:
+def _parse_client(text: str, is_volume: bool) -> str:
     """Return the address or prefix as stored; empty for all clients."""
     if text == ALL_CLIENTS and is_volume:
         return ""
@@ -189,7 +189,7 @@ def _grant_volume(path: Path, policy: Policy, budgets: Sequence[Budget], templat
             print(f"{new.client or 'all clients'}: {volume} until {_time_text(end, policy)}")
 
 
-def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
+def _select_budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:
     """Return the budget *name*; without a name, all budgets per client, or if *client* is empty, all shared budgets."""
     candidates = {each.name: each for each in policy.budgets.values() if each.per_client is bool(client)}
     names = ", ".join(candidates) or "none"

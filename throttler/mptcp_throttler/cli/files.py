@@ -43,38 +43,38 @@ _MAX_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 def check(options: argparse.Namespace) -> int:
     if options.policy is not None:
         policy = policy_with_warnings(options.policy, None, with_notes=True)
-        print(_no_errors(options.policy, policy))
+        print(_success_text(options.policy, policy))
         return DONE
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings, with_notes=True)
     probe_results = feature_probe.try_features(host.needed_features(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
-    need_problems = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
-    missing = [each for each in need_problems if each.severity is Severity.ERROR]
+    feature_problems = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
+    missing = [each for each in feature_problems if each.severity is Severity.ERROR]
     warnings = [
         *host.ports_without_listener(settings),
         *host.check_tunnel_daemon(settings),
         *host.stacked_interfaces(settings, link.read_lower_interfaces()),
         *host.check_client_addresses(settings, policy, link.networks()),
-        *(each for each in need_problems if each not in missing),
+        *(each for each in feature_problems if each not in missing),
     ]
     print_problems(sorted(warnings, key=lambda each: each.severity is Severity.WARNING))
-    if problems := [*host.host_problems(settings), *missing, *host.unreadable((options.config, settings.policy))]:
+    if problems := [*host.host_problems(settings), *missing, *host.unreadable_files((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
-    print(_no_errors(settings.policy, policy))
+    print(_success_text(settings.policy, policy))
     return DONE
 
 
-def _no_errors(path: Path, policy: Policy) -> str:
+def _success_text(path: Path, policy: Policy) -> str:
     return f"{path}: {counted(len(policy.paths), 'path')}, {counted(len(policy.rules), 'rule')}, no errors"
 
 
 def plan(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(options.policy or settings.policy, settings)
-    now, used = _time_of(options.at, policy.time_zone), _volumes(options.used, policy)
+    now, used = _parse_time(options.at, policy.time_zone), _parse_volumes(options.used, policy)
     if options.live:
         tracker = Tracker(settings.ownership.listen_ports)
         tracker.interface_of = link.Routes(settings.interfaces).interface
@@ -87,8 +87,8 @@ def plan(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _volumes(assignments: Sequence[str], policy: Policy) -> dict[str, int]:
-    """Return the used bytes of each budget in the current period: of each client, or of all together."""
+def _parse_volumes(assignments: Sequence[str], policy: Policy) -> dict[str, int]:
+    """Return the bytes of each assignment ``BUDGET=VOLUME``, by budget."""
     volumes = {}
     for each in assignments:
         name, _, volume = each.partition("=")
@@ -102,14 +102,14 @@ def _volumes(assignments: Sequence[str], policy: Policy) -> dict[str, int]:
     return volumes
 
 
-def _time_of(text: str | None, zone: ZoneInfo) -> float:
-    """Return seconds since the epoch. *zone* is the default time zone."""
+def _parse_time(text: str | None, zone: ZoneInfo) -> float:
+    """Return seconds since the epoch; now without *text*. *zone* is the default time zone."""
     if text is None:
         return time.time()
     try:
         parsed = datetime.fromisoformat(text)
         seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).timestamp()
-        # The evaluation also needs the days before and after, in any time zone.
+        # The evaluation also computes times on the days before and after, in any time zone.
         if not 0 <= seconds < _MAX_TIME:
             raise ValueError
         return seconds

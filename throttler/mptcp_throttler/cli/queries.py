@@ -32,7 +32,7 @@ _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steer
 
 
 def explain(options: argparse.Namespace) -> int:
-    selection = _selection(options.selection)
+    selection = _parse_selection(options.selection)
     if selection is None:
         kinds = "an address (10.1.0.2), a token (4f037d87) or a client's endpoint (10.1.0.2:40000, [fd00::2]:40000)"
         print_error(f'"{options.selection}" is not {kinds}')
@@ -44,7 +44,7 @@ def explain(options: argparse.Namespace) -> int:
     return DONE if answer["connections"] else FAILED
 
 
-def _selection(text: str) -> dict[str, str] | None:
+def _parse_selection(text: str) -> dict[str, str] | None:
     """Return the request argument for the address, token or endpoint in *text*; None if *text* is none of these."""
     with suppress(ValueError):
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
@@ -67,10 +67,10 @@ def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
         ends = {each["remote"] for each in subflows}
         yield (
             f"{title} {connection['token']} from {connection['client'] or 'an unknown address'}, "
-            f"{counted(len(ends), 'active subflow')}, since {clock.past(connection['since'])}"
+            f"{counted(len(ends), 'active subflow')}, since {clock.past_text(connection['since'])}"
         )
         for subflow in subflows:
-            yield from _subflow(subflow, clock)
+            yield from _subflow_lines(subflow, clock)
     if (omitted := answer.get("total", 0) - len(answer["connections"])) > 0:
         yield f"and {counted(omitted, 'older connection')}"
 
@@ -79,41 +79,41 @@ class _Clock(NamedTuple):
     now: float
     policy_zone: tzinfo
 
-    def past(self, time: float) -> str:
+    def past_text(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
         local, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
-        clock = local.strftime("%H:%M:%S")
+        text = local.strftime("%H:%M:%S")
         if local.utcoffset() != datetime.fromtimestamp(time, self.policy_zone).utcoffset():
-            clock += f" {local.tzname()}"
-        return clock if local.date() == today.date() else f"{local.strftime('%a %Y-%m-%d')} {clock}"
+            text += f" {local.tzname()}"
+        return text if local.date() == today.date() else f"{local.strftime('%a %Y-%m-%d')} {text}"
 
-    def future(self, time: float) -> str:
+    def future_text(self, time: float) -> str:
         """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
         return f"{moment_text(time, self.now, self.policy_zone)} ({self.policy_zone})"
 
 
-def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
+def _subflow_lines(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
     path = f"path {subflow['path']}" if subflow["path"] else "on no path"
     interface = f" through {subflow['interface']}" if subflow["interface"] else ""
     direction = "upload" if subflow["direction"] == "up" else "download"
-    yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict(subflow, clock)}"
+    yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict_text(subflow, clock)}"
     for rule in subflow["tried"]:
-        yield f"    {_rule(rule, clock)}"
+        yield f"    {_rule_text(rule, clock)}"
     if not subflow["tried"]:
         yield "    no rule applies to this direction"
     for stage in subflow["stages"]:
-        since = "" if stage["since"] is None else f", since {clock.past(stage['since'])}"
+        since = "" if stage["since"] is None else f", since {clock.past_text(stage['since'])}"
         yield f"    then {stage['stage']}: {stage['what']}{since}"
 
 
-def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
+def _verdict_text(subflow: Mapping[str, Any], clock: _Clock) -> str:
     parts = [subflow["verdict"]]
     if subflow["rate"] is not None and subflow["ceil"] not in (None, subflow["rate"]):
         parts.append(f"{format_rate(subflow['rate'])} of it guaranteed")
     if subflow["rule"] is not None:
         parts.append(f"rule {subflow['rule']}")
     if subflow["since"] is not None:
-        parts.append(f"since {clock.past(subflow['since'])}")
+        parts.append(f"since {clock.past_text(subflow['since'])}")
     state = subflow["cap_state"]
     if state != "none":
         parts.append("coming into force" if state == "coming" else state)
@@ -122,11 +122,11 @@ def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
     return ", ".join(parts)
 
 
-def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
+def _rule_text(rule: Mapping[str, Any], clock: _Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``."""
     name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
     if rule["matched"]:
-        until = None if rule["until"] is None else f"until {clock.future(rule['until'])}"
+        until = None if rule["until"] is None else f"until {clock.future_text(rule['until'])}"
         return "; ".join(filter(None, (f"{name}: matches", rule["failed"], until)))
     return f"{name}: does not match: {rule['failed']}"
 
@@ -163,8 +163,8 @@ def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             is_waiting = True
             time.sleep(FOLLOW_SECONDS)
             continue
-        after, before, pid, is_waiting = request.get("after", 0), pid, answer["pid"], False
-        if answer["last"] < after or before not in (None, pid):
+        after, previous_pid, pid, is_waiting = request.get("after", 0), pid, answer["pid"], False
+        if answer["last"] < after or previous_pid not in (None, pid):
             journal.say("note: the daemon was restarted; its events begin here")
             request["after"] = 0
             continue
@@ -194,7 +194,7 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def reload(options: argparse.Namespace) -> int:
     reloads = reload_outcome(status_socket(options.config))
     errors = (reloads["last_refused"] or {}).get("errors", ())
-    # The daemon has already logged them in the journal.
+    # If stderr is the journal, the daemon has already logged these lines there.
     for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):
         journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:
@@ -205,7 +205,7 @@ def reload(options: argparse.Namespace) -> int:
 
 
 def reload_outcome(path: Path) -> dict[str, Any]:
-    """Make the daemon at *path* reload its policy; return ``reloads`` of its status. Raises QueryError."""
+    """Make the daemon at *path* reload its policy; return the field ``reloads`` of its status. Raises QueryError."""
     before = query_daemon(path, {"query": "head"}, "reloads")
     try:
         os.kill(before["pid"], signal.SIGHUP)

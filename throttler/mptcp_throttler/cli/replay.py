@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command ``replay``, which prints a capture of the proxy's packets as a timeline, in text or in JSON lines with
-the keys of ``events --json``. It needs neither a daemon nor its host."""
+the keys of ``events --json``. It needs neither a running daemon nor the proxy's host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, Captu
 from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.text import end_text
 
-_TIMED_KINDS: Final = ("segment", "clock", "budget")  # kinds of entries with their own time; others are effects
+_TIMED_KINDS: Final = ("segment", "clock", "budget")  # kinds of entries whose time is shown; others are their effects
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (
@@ -87,13 +87,13 @@ def _create_replay(options: argparse.Namespace) -> Replay:
         settings = read_settings(options.config or DEFAULT_SETTINGS)
     policy = policy_with_warnings(options.policy or settings.policy if settings else options.policy, None)
     ports = tuple(options.port or ()) or (settings.ownership.listen_ports if settings else (PROXY_PORT,))
-    interfaces = tuple(_interface(text) for text in options.interface or ())
+    interfaces = tuple(_parse_interface(text) for text in options.interface or ())
     if not interfaces and settings is not None and len(settings.interfaces) == 1:
         interfaces = ((None, settings.interfaces[0]),)
     return Replay(policy, ports, interfaces)
 
 
-def _interface(text: str) -> tuple[Network | None, str]:
+def _parse_interface(text: str) -> tuple[Network | None, str]:
     prefix, equals, name = text.rpartition("=")
     try:
         return (ip_network(prefix) if equals else None), name

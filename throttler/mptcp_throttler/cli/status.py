@@ -26,7 +26,7 @@ def status(options: argparse.Namespace) -> int:
     if options.json:
         # Do not parse the answer: for ten thousand connections, that would take longer than all other work.
         sys.stdout.buffer.write(text.removesuffix(b"\n") + b"\n" if text else b"")
-    if not text.endswith(b"\n"):  # a brace at the end may belong to an inner object
+    if not text.endswith(b"\n"):  # do not look for the last brace: a truncated answer may end with an inner object's
         reason = "the answer ended too early, or the daemon is older than this command; then restart it"
         print_error(f"query {path}: {reason}")
         return FAILED

@@ -16,8 +16,8 @@ _PLAIN_LINE: Final = re.compile(r"""^status_socket:[ ]+(["']?)(/[\w./-]+)\1[ ]*(
 def status_socket(settings: Path) -> Path:
     """Return the status socket in the file *settings*. Raises DocumentError.
 
-    A plain line is read without checking the whole file, which takes longer than the daemon's answer about ten thousand
-    connections.
+    If the setting is a plain line, the rest of the file is not checked: the check takes longer than the daemon's answer
+    about ten thousand connections.
     """
     with suppress(OSError, UnicodeDecodeError):
         text = settings.read_text(encoding="utf-8")

@@ -16,7 +16,6 @@ from mptcp_common import throttler_needs as needs
 from mptcp_common.problems import Problem, Severity, did_you_mean
 from mptcp_common.tcp_table import ESTABLISHED, LISTEN, sockets
 from mptcp_common.trust import THROTTLER_USER
-from mptcp_common.units import counted
 from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.mptcp.model import unmap
 from mptcp_throttler.policy.model import Policy
@@ -46,8 +45,8 @@ def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Pr
 def stacked_interfaces(settings: Settings, lower_interfaces: Mapping[str, Collection[str]]) -> Iterator[Problem]:
     """Yield a warning for each pair of listed interfaces if one is stacked on the other, directly or not.
 
-    *lower_interfaces*: by interface. This is not an error: both may be listed if the policy identifies paths by clients
-    and caps only downloads, or if all capped traffic uses only the lower interface.
+    *lower_interfaces*: for each interface, those directly below. Both may be listed if the policy identifies paths by
+    clients and caps only downloads, or if all capped traffic uses only the lower interface.
     """
     for upper in settings.interfaces:
         lower = [upper]
@@ -56,8 +55,8 @@ def stacked_interfaces(settings: Settings, lower_interfaces: Mapping[str, Collec
         for name in settings.interfaces:
             if name in lower[1:]:
                 message = (
-                    f"{upper} is stacked on {name}, and its packets pass both: they pass their cap twice, "
-                    f"and its subflows may count as subflows of {name}; list only {upper} or {name}"
+                    f"{upper} is stacked on {name}, and packets of {upper} pass both: they are capped twice, "
+                    f"and subflows on {upper} may count as subflows on {name}; list only {upper} or {name}"
                 )
                 yield settings.problem("interfaces", message, Severity.WARNING)
 
@@ -74,12 +73,12 @@ def check_client_addresses(settings: Settings, policy: Policy, networks: Collect
     # Ignore connections of this host itself, such as those of monitoring.
     remote = sorted(each for each in clients if not ip_address(each).is_loopback)
     if remote and not any(map(prefixes.contains, remote)):
-        message = f"{counted(len(remote), 'client')} connected, but none on a path, e.g. {ip_address(remote[0])}"
+        message = f"no path contains any of the connected clients ({len(remote)}), e.g. {ip_address(remote[0])}"
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.WARNING)
     if not remote and networks and not any(a.version == b.version and a.overlaps(b) for a in ranges for b in networks):
         message = (
-            f"no path has clients in this host's networks, {', '.join(map(str, networks))}: correct if all clients are "
-            "behind a router, wrong if the addresses are those of an example"
+            f"no path has clients in this host's networks, {', '.join(map(str, networks))}: this is correct if all "
+            "clients are behind a router, and wrong if the policy still has the addresses of an example"
         )
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.NOTE)
 
@@ -101,9 +100,9 @@ def check_tunnel_daemon(settings: Settings) -> Iterator[Problem]:
             yield settings.problem("tunnel_socket", message, Severity.WARNING)
 
 
-def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
-    """Yield the *paths* that the daemon's *user* cannot read. Only root can check; if there is no such user, the daemon
-    runs as root and can read all."""
+def unreadable_files(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Problem]:
+    """Yield a problem for each of *paths* that the daemon's *user* cannot read. Only root can check; without that user,
+    the daemon runs as root and can read all."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
@@ -119,17 +118,18 @@ def unreadable(paths: Iterable[Path], user: str = THROTTLER_USER) -> Iterator[Pr
 def library_problems(
     settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
 ) -> Iterator[Problem]:
-    """Yield the missing libraries and kernel types. *release* is the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
+    """Yield a problem for each missing library, and for missing kernel types. *loads*: whether a library can be
+    loaded; *release*: of the kernel; *has_types*: ``KERNEL_TYPES`` exists."""
     if missing := needs.missing_pcap(loads):
-        yield _missing(settings, "", missing, Severity.ERROR)
+        yield _problem(settings, "", missing, Severity.ERROR)
     if (missing := needs.missing_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
-        yield _missing(settings, "policy", missing._replace(why="uploads and plain TCP need it"), Severity.ERROR)
+        yield _problem(settings, "policy", missing._replace(why="uploads and plain TCP need it"), Severity.ERROR)
     elif missing and needs.uses_nftables(settings.netfilter):
-        yield _missing(settings, "netfilter", missing._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
+        yield _problem(settings, "netfilter", missing._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
     elif missing and settings.netfilter == needs.ANY_BACKEND:
-        yield _missing(settings, "netfilter", missing, Severity.WARNING)
+        yield _problem(settings, "netfilter", missing, Severity.WARNING)
     if missing := needs.missing_bpf(loads, release, has_types):
-        yield _missing(settings, "", missing, Severity.WARNING)
+        yield _problem(settings, "", missing, Severity.WARNING)
 
 
 def needed_features(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
@@ -146,15 +146,15 @@ def needed_features(settings: Settings, policy: Policy, loads: Callable[[str], b
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield the needed features that the kernel lacks according to *results* of ``kernel.feature_probe``, or a note on
-    its *refusal*."""
+    """Yield the needed features that the kernel lacks according to *results* of ``kernel.feature_probe``. *refusal*:
+    why they could not be tried."""
     if refusal:
         yield settings.problem("", f"the kernel's features were not tested: {refusal}", Severity.NOTE)
     for feature, missing in needs.missing_kernel_features(results, needed_features(settings, policy)):
         is_backend = feature in (*needs.BACKENDS, needs.ANY_BACKEND)
         key = "policy" if feature in needs.UPLOAD_FEATURES else "netfilter" if is_backend else ""
-        yield _missing(settings, key, missing, Severity.ERROR)
+        yield _problem(settings, key, missing, Severity.ERROR)
 
 
-def _missing(settings: Settings, key: str, missing: needs.MissingFeature, severity: Severity) -> Problem:
+def _problem(settings: Settings, key: str, missing: needs.MissingFeature, severity: Severity) -> Problem:
     return settings.problem(key, f"{missing.what}: {missing.why}; {missing.remedy}", severity)

@@ -25,13 +25,13 @@ from mptcp_throttler.shaping.model import Ownership
 MIN_GSO: Final = 2048
 MAX_GSO: Final = 65536
 _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
-_OURS: Final = Ownership()
+_OURS: Final = Ownership()  # the default ports, mark bits and major number
 _TUNNEL_SOCKET: Final = "/run/mptcp-tunnel/status.sock"
 _LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
 def _number_field(noun: str, maximum: int, example: str, note: str = "") -> Parsed:
-    """Return the annotation for a number from 1, also as hexadecimal text with as many digits as *example*."""
+    """Return the annotation for a number from 1, also as hexadecimal text, of which *example* shows the length."""
     digits = len(example)
 
     def parse(value: object) -> int:
@@ -57,13 +57,13 @@ def _check_contiguous(mask: int) -> int:
     return mask
 
 
-def _group(value: object) -> str:
+def _parse_group(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch(_GROUP_NAME, value):
         raise ValueError(f"{shown(value)} is not the name of a group; write e.g. adm")
     return value
 
 
-def _gso(value: object) -> int | str:
+def _parse_gso(value: object) -> int | str:
     if value in ("auto", "keep") and isinstance(value, str):
         return value
     try:
@@ -78,8 +78,8 @@ _GSO_TEXT: Final = {"type": "string", "pattern": SIZE_PATTERN}
 _MarkMask = _number_field("a mark mask", 0xFFFFFFFF, "0x00ff0000", "a packet mark has 32 bits, ")
 _Mask = Annotated[int, _MarkMask, AfterValidator(_check_contiguous)]
 _Major = Annotated[int, _number_field("a handle", 0xFFFE, "0x4d50")]
-_Group = Annotated[str, Parsed(_group, {"type": "string", "pattern": f"^{_GROUP_NAME}$"})]
-_Gso = Annotated[int | str, Parsed(_gso, {"anyOf": [{"enum": ["auto", "keep"]}, _GSO_BYTES, _GSO_TEXT]})]
+_Group = Annotated[str, Parsed(_parse_group, {"type": "string", "pattern": f"^{_GROUP_NAME}$"})]
+_Gso = Annotated[int | str, Parsed(_parse_gso, {"anyOf": [{"enum": ["auto", "keep"]}, _GSO_BYTES, _GSO_TEXT]})]
 
 
 class Settings(Section):
@@ -138,25 +138,25 @@ class Settings(Section):
 def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*. *source* is the file's path; relative paths start at its directory. Raises
     :class:`DocumentError` with all problems."""
-    settings, document = load(Settings, text, source, _repeated_items)
+    settings, document = load(Settings, text, source, _item_problems)
     settings._source = source
     settings._lines = {str(path[0]): position.line for path, position in document.keys.items() if len(path) == 1}
     return settings.model_copy(update={"policy": Path(source).parent / settings.policy})
 
 
-def with_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
+def add_announced_ports(settings: Settings, announced: Iterable[int]) -> Settings:
     """Return *settings* with the *announced* ports, at which clients may join, added to ``listen_ports``."""
     return settings.model_copy(update={"listen_ports": [*dict.fromkeys((*settings.listen_ports, *announced))]})
 
 
 def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
     """Yield the contradictions between settings and policy."""
-    ownership, rules = settings.ownership, len(policy.rules)
-    numbers = ownership.mark_mask >> ownership.mark_shift
-    if rules > numbers:
+    ownership, rule_count = settings.ownership, len(policy.rules)
+    max_rules = ownership.mark_mask >> ownership.mark_shift
+    if rule_count > max_rules:
         message = (
-            f"{ownership.mark_mask:#010x} is enough for {counted(numbers, 'rule')}, but the policy has {rules}; "
-            f"use at least {rules.bit_length()} bits, or fewer rules"
+            f"{ownership.mark_mask:#010x} is enough for {counted(max_rules, 'rule')}, but the policy has {rule_count}; "
+            f"use at least {rule_count.bit_length()} bits, or fewer rules"
         )
         yield settings.problem("mark_mask", message)
     if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
@@ -171,7 +171,7 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
             yield settings.problem("interfaces", message, Severity.WARNING)
 
 
-def _repeated_items(document: Document) -> Iterator[Problem]:
+def _item_problems(document: Document) -> Iterator[Problem]:
     tcp_ports = (document.data or {}).get("listen_ports", _OURS.listen_ports)
     for key in ("interfaces", "listen_ports", "tunnel_ports"):
         items = (document.data or {}).get(key)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ports to the kernel and their adapters. No other module changes or queries the kernel."""
+"""Changes and queries the kernel: the protocols in ``ports``, and the adapters that implement them."""

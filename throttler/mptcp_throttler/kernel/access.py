@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel parts that the daemon opens, as one value, so that tests can substitute fakes."""
+"""The daemon's access to the kernel, as one object, so that tests can substitute fakes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _class_counters(settings: Settings, direction: Direction) -> Mapping[int, Cl
 
 @dataclass(frozen=True, slots=True)
 class KernelAccess:
-    """The functions that open each part. All raise KernelError if the kernel refuses, except ``prefer_event_loop``."""
+    """Functions that open parts of the kernel. All but ``prefer_event_loop`` raise KernelError if it refuses."""
 
     traffic_control: Callable[[Settings], HtbTrafficControl] = lambda s: HtbTrafficControl(
         s.interfaces, s.ownership, s.state_directory

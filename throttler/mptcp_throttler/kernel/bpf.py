@@ -3,21 +3,21 @@
 
 No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
 *sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
-(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports. It looks up the socket's cookie
-in our map and sets the limits of the entry. If nothing is in flight, a limit applies to the next data. Only sockets
-accepted while the program runs request these calls. The program ends with the process; the limits stay.
+(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports, so an idle socket is not reached.
+The program looks up the socket's cookie in our map and sets the limits of the entry. Only sockets accepted while it
+runs request these calls. The program ends with the process; the limits stay.
 
 A second program, an iterator, also reaches sockets that send nothing. It lifts limits, and sets the rate 0, at which a
 subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
-Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.
+Send buffers are only enlarged, on Linux 6.1 or later, to at most twice net.core.wmem_max (docs/soft-start.md).
 
 An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it on a subflow that retransmits: otherwise data
 of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
 unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
-A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The first
-subflow never rests, because no other would carry its data.
+A second map has initial options by client prefix (``shaping.initial_options``), set when a subflow is accepted. A
+connection's first subflow never rests, because no other would carry its data.
 
 A third program puts the counters of a closing connection into a map, because a dump does not show sockets that have
 closed since the last dump.
@@ -49,14 +49,14 @@ PROGRAMS = Path(__file__).parent / "sockets/programs"  # sources; ``build`` comp
 LIMITS, INITIAL_OPTIONS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
-MIN_SEND_BUFFER = 1 << 20  # Bytes. A smaller buffer does not help, and could not grow after the cap either.
+MIN_SEND_BUFFER = 1 << 20  # bytes; send buffers stay as they are if the host does not allow this size: less is useless
 USER_TIMEOUT = 300.0  # seconds without acknowledgment of data after which the kernel closes a subflow
 _COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")  # struct limit of ``programs/limits.h``
 _PREFIX, _OPTIONS = struct.Struct("=I16s"), struct.Struct("=IIII")  # structs of ``programs/mptcp_throttler.c``
 _CLOSED = struct.Struct("=QQI4s16sII")  # struct of ``programs/mptcp_thr_meter.c``
 _SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
-_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # in struct bpf_link_info; id 0: another program detached ours
+_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # struct bpf_link_info; its cgroup id is 0 if ours was detached
 _ITERATOR_BYTES = 1 << 16
 _SO_NETNS_COOKIE = 71
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
@@ -66,8 +66,8 @@ _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 def program_constants(
     ports: Iterable[int] = (), user_timeout: float = 0.0, htb_major: int = 0, *, initial_options: bool = False
 ) -> bytes:
-    """Return the load-time constants of a program, which acts on sockets of the present network namespace. Raises
-    KernelError. *user_timeout*: seconds that a socket may retransmit; *initial_options*: subflows get them."""
+    """Return the load-time constants of a program for the sockets of this network namespace. Raises KernelError.
+    *user_timeout*: seconds that a socket may retransmit; *initial_options*: whether subflows get initial options."""
     bits = bytearray(1 << 13)
     for port in ports:
         bits[port // 8] |= 1 << port % 8
@@ -194,13 +194,13 @@ class SocketPacing(Bpf):
 
     def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         """Set initial options of future subflows by client prefix (longest match; None removes)."""
-        values = {_prefix(each): _options(options) for each, options in changes.items() if options is not None}
+        values = {_map_key(each): _pack(options) for each, options in changes.items() if options is not None}
         self.update_batch(self._initial_options, b"".join(values), b"".join(values.values()))
-        self.delete_batch(self._initial_options, b"".join(_prefix(each) for each in changes if changes[each] is None))
+        self.delete_batch(self._initial_options, b"".join(_map_key(each) for each in changes if changes[each] is None))
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""
-        values = b"".join(_LIMIT.pack(*_value(each, self._max_buffer)) for each in limits.values())
+        values = b"".join(_LIMIT.pack(*_limit_value(each, self._max_buffer)) for each in limits.values())
         self.update_batch(self._limits, b"".join(map(_COOKIE.pack, limits)), values)
 
     def forget(self, cookies: Iterable[int]) -> None:
@@ -218,7 +218,7 @@ class SocketPacing(Bpf):
         return True
 
     def can_rest(self) -> bool:
-        """Return whether a resting socket can wake. This needs the iterator, and BBR, which the kernel loads."""
+        """Return whether a resting socket can wake: this needs the iterator and BBR. Loads BBR's kernel module."""
         try:
             self._open_iterator()
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -250,7 +250,7 @@ def largest_send_buffer() -> int:
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
-def _value(limit: SocketLimit, maximum: int) -> tuple[int, int, int]:
+def _limit_value(limit: SocketLimit, maximum: int) -> tuple[int, int, int]:
     rate, not_sent, send_buffer = limit.rate, limit.not_sent, limit.send_buffer
     return (
         UNLIMITED if rate is None else min(UNLIMITED - 1, -(-rate // 8)),
@@ -259,14 +259,14 @@ def _value(limit: SocketLimit, maximum: int) -> tuple[int, int, int]:
     )
 
 
-def _prefix(network: Network) -> bytes:
+def _map_key(network: Network) -> bytes:
     """Return the map key; IPv4 is mapped into IPv6."""
     if isinstance(network, IPv6Network):
         return _PREFIX.pack(network.prefixlen, network.network_address.packed)
     return _PREFIX.pack(96 + network.prefixlen, map_to_ipv6(network.network_address.packed))
 
 
-def _options(options: InitialOptions) -> bytes:
+def _pack(options: InitialOptions) -> bytes:
     return _OPTIONS.pack(options.not_sent or 0, options.initial_window or 0, options.class_id or 0, options.rests)
 
 
@@ -288,7 +288,7 @@ class SocketMeter(Bpf):
         for key, value in self.drain(self._closed):
             acked, received, family, remote4, remote6, remote_port, local_port = _CLOSED.unpack(value)
             remote = remote4 if family == socket.AF_INET else unmap(remote6)
-            # Network byte order, in the lower or, on some kernels, the upper half of the word.
+            # The port is in network byte order, in the lower or, on some kernels, the upper half of the word.
             port = socket.ntohs(remote_port & 0xFFFF or remote_port >> 16)
             yield ClosedSocket(_COOKIE.unpack(key)[0], (remote, port, local_port), acked, received)
 

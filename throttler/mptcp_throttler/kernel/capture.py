@@ -2,10 +2,10 @@
 """Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
 
 The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE. It also passes ADD_ADDR and MP_PRIO, whose
-subtypes share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or
-after a timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match because
-of a byte of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. Loopback delivers
-each frame in both directions; only the incoming frame is read.
+subtypes match the same bit mask, but never DSS (data). It expects the option where TCP stacks put it: first, after two
+NOPs, or after a timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match
+because of a byte of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. The
+loopback interface delivers each frame twice, outgoing and incoming; only the incoming frame is read.
 
 The socket has protocol 0 until filter and buffer are set; otherwise it would receive frames of other interfaces, and
 the kernel would count overflows of the small buffer as dropped.
@@ -30,7 +30,7 @@ from mptcp_throttler.mptcp.segment import parse_frame
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
-MAX_AGE_SECONDS = 60.0  # a frame with an older timestamp counts as new
+MAX_AGE_SECONDS = 60.0  # a frame with an older timestamp counts as captured now
 _SO_RCVBUFFORCE = 33
 _NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
@@ -69,7 +69,7 @@ class InterfaceDownError(KernelError):
 
 def _reason(error: Exception) -> str:
     if "libpcap is not available" in str(error):
-        return "libpcap is not installed, which compiles the kernel filter (Debian: libpcap0.8)"
+        return "libpcap, which compiles the kernel filter, is not installed (Debian: libpcap0.8)"
     if isinstance(error, OSError) and error.errno == errno.EAFNOSUPPORT:
         return "the kernel has no packet sockets (module af_packet)"
     return reason(error)

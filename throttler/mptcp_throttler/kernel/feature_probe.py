@@ -29,10 +29,10 @@ from mptcp_throttler.shaping.commands import NftTable
 from mptcp_throttler.shaping.model import FIRST_MINOR, UPLOAD_DEVICE, Ownership, Target
 
 _LO = 1  # index of the loopback interface, the only interface of a fresh namespace
-_OURS = Ownership()
-_TARGET = Target(FIRST_MINOR, _OURS.mark_of_rule(0))
+_DEFAULTS = Ownership()
+_TARGET = Target(FIRST_MINOR, _DEFAULTS.mark_of_rule(0))
 _ENTRIES = {
-    FourTuple(ip_address(local).packed, _OURS.listen_ports[0], ip_address(remote).packed, 50000): _TARGET
+    FourTuple(ip_address(local).packed, _DEFAULTS.listen_ports[0], ip_address(remote).packed, 50000): _TARGET
     for local, remote in (("192.0.2.1", "198.51.100.1"), ("2001:db8::1", "2001:db8:1::1"))
 }
 """One entry per address family, with addresses from documentation networks."""
@@ -43,12 +43,12 @@ async def _try_netfilter(netfilter: Netfilter) -> None:
         await netfilter.prepare()
         await netfilter.upsert_entries(_ENTRIES)
         if await netfilter.read_entries() != _ENTRIES:
-            raise KernelError("entries differ from those set")
+            raise KernelError("the kernel returns other entries than were set")
 
 
 def _try_backend(backend: str) -> None:
     try:
-        _, netfilter = open_netfilter(backend, _OURS)
+        _, netfilter = open_netfilter(backend, _DEFAULTS)
     except KernelError as error:
         raise KernelError(str(error).removeprefix(NO_BACKEND).removeprefix(f"{backend}: ")) from error
     asyncio.run(_try_netfilter(netfilter))
@@ -64,10 +64,10 @@ def _try_any_backend() -> None:
 
 
 async def _try_ingress() -> None:
-    # Do not load the ifb module: it creates two devices in the host's own namespace.
+    # Let lo stand for the IFB device: the module ifb, when loaded, creates two devices in the host's own namespace.
     async with AsyncIPRoute() as links:
         await links.link("set", index=_LO, ifname=UPLOAD_DEVICE)
-    await _try_netfilter(NftablesNetfilter(NftTable(_OURS, (UPLOAD_DEVICE,))))
+    await _try_netfilter(NftablesNetfilter(NftTable(_DEFAULTS, (UPLOAD_DEVICE,))))
 
 
 _TRIALS: Mapping[str, Callable[[], None]] = {
@@ -79,7 +79,7 @@ _TRIALS: Mapping[str, Callable[[], None]] = {
 
 
 def try_features(features: Iterable[str]) -> tuple[Results, str]:
-    """Return whether each of *features* works, and the reason if none could be tried (otherwise empty)."""
+    """Return for each of *features* why it does not work, or None; and why none could be tried, or an empty text."""
     return in_fresh_namespace(__name__, list(features))
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Loads python-iptables and Scapy without their unused parts: setuptools (to find one directory), and the names of all
-vendors of network cards, 9 MB. Other importers in this process get the complete libraries, except for Scapy's names.
-"""
+"""Loads python-iptables without setuptools, and Scapy without its names of all vendors of network cards (9 MB). Other
+importers in this process get the complete libraries, except for the names."""
 
 from __future__ import annotations
 

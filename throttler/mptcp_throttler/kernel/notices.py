@@ -2,9 +2,9 @@
 """Kernel notifications about other programs' changes: rtnetlink(7) groups TC and LINK, nfnetlink group NFTABLES.
 
 Each message has the port id of the netlink socket that made the change. Our adapters' sockets have special port ids
-(``netlink.OUR_PORTS``), which a socket filter drops in the kernel; those of libnftables are looked up in /proc. Other
-programs' port ids are mostly their process ids, so the log can name the process. The kernel does not notify of changes
-to ipset, legacy iptables and sysctls, which are therefore polled.
+(``netlink.OUR_PORTS``), whose messages a socket filter drops in the kernel; the port ids of libnftables' sockets are
+looked up in /proc. Other programs' port ids are mostly their process ids, so the log can name the process. The kernel
+does not notify of changes to ipset, legacy iptables and sysctls, which are therefore polled.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class LinkNotices(NoticeSource):
         else:
             return
         if name in self._interfaces:
-            yield KernelChange(description, process_of(port))
+            yield KernelChange(description, process_text(port))
 
 
 class NftablesNotices(NoticeSource):
@@ -115,22 +115,22 @@ class NftablesNotices(NoticeSource):
 
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
-        self._changed: dict[int, str] = {}  # changes of unfinished transactions, by port id
+        self._unfinished: dict[int, str] = {}  # changes of unfinished transactions, by port id
         self._library_ports: set[int] = set()  # port ids of this process's sockets that libraries opened
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
-            description = self._changed.pop(port, None)
+            description = self._unfinished.pop(port, None)
             if description is not None:
                 fields = dict(attributes(body, _NFGENMSG_BYTES))
                 number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
                 name = text(fields.get(_GEN_NAME))
-                yield KernelChange(description, f"process {number} ({name})" if name else process_of(port))
-        elif kind >> 8 == _NFT >> 8 and port not in self._changed:
+                yield KernelChange(description, f"process {number} ({name})" if name else process_text(port))
+        elif kind >> 8 == _NFT >> 8 and port not in self._unfinished:
             table = text(dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE))
             if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
                 number = kind & 0xFF
-                self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
+                self._unfinished[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
 
     def _is_ours(self, port: int) -> bool:
         if port and port not in self._library_ports and _is_of_this_process(port, NETLINK_NETFILTER):
@@ -138,12 +138,12 @@ class NftablesNotices(NoticeSource):
         return port in self._library_ports
 
 
-def process_of(port: int) -> str:
-    """Return a text that names the owner of the netlink port id *port*."""
+def process_text(port: int) -> str:
+    """Return a text that names the process with the netlink port id *port*."""
     if not 0 < port <= _MAX_PROCESS_ID:
         return UNKNOWN
     try:
-        # The kernel truncates it after 15 bytes, possibly within a character.
+        # The kernel truncates the name after 15 bytes, possibly within a character.
         name = Path(f"/proc/{port}/comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return f"process {port}, which has ended"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel interfaces of reconcilers, sampler and rate transitions. Adapters and test fakes implement them.
+"""Protocols by which reconcilers, sampler and rate transitions use the kernel. Adapters and test fakes implement them.
 
 Adapters raise KernelError, which names the operation, if the kernel refuses. All calls are idempotent: an
 upsert of an existing object and a delete of a missing one succeed.
@@ -36,8 +36,8 @@ class TrafficControl(Protocol):
         """Apply the settings other than root and classes."""
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
-        """Return deviations from :meth:`prepare`, as texts, and our leaf classes by minor number, None without an
-        interface. A class that is missing or differs on an interface has rate 0. Yields to the event loop."""
+        """Return deviations from :meth:`prepare`, as texts; and our leaf classes by minor number, or None without an
+        interface. A class that is not the same on all interfaces has rate 0. Yields to the event loop."""
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None: ...
 
@@ -48,13 +48,13 @@ class TrafficControl(Protocol):
 
 
 class Netfilter(Protocol):
-    """One static rule per family that looks up the packet's subflow in a set; only the set's entries change."""
+    """Static rules that look up a packet's subflow in a set; only the set's entries change."""
 
     async def prepare(self) -> None:
-        """Create or adopt the sets and the rule."""
+        """Create or adopt the sets and the rules."""
 
     async def check(self) -> list[str]:
-        """Return texts on deviations from :meth:`prepare`, except entries; change nothing. Yields to the event loop."""
+        """Return deviations from :meth:`prepare`, as texts; do not compare entries. Yields to the event loop."""
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         """Return all entries. Yields to the event loop; changes may happen during the read."""
@@ -67,7 +67,7 @@ class Netfilter(Protocol):
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None: ...
 
     async def remove(self) -> None:
-        """Remove rule and sets."""
+        """Remove the rules and sets."""
 
     def close(self) -> None:
         """Release sockets and libraries, without any change in the kernel."""

@@ -26,7 +26,7 @@ _MPTCP_MISSING = "the kernel has no Multipath TCP (option MPTCP), or is older th
 
 
 class OwnedSysctls:
-    """Sysctls that are set while they are needed. A file has their former values, for the next start after a crash."""
+    """Sets sysctls while they are needed. A file keeps their former values, for the next start after a crash."""
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE

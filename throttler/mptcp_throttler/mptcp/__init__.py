@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Multipath TCP on the wire: parses options, and tracks connections. Pure."""
+"""Multipath TCP on the wire: parses options, and tracks connections."""

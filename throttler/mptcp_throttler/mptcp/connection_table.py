@@ -121,7 +121,7 @@ class ConnectionTable:
     # Subflows and connections
 
     def open(self, token: int, four_tuple: FourTuple, time: float, seen_from_start: bool) -> list[Event]:
-        """Add the connection *token*, first known by *four_tuple*. Its client must have room in its share."""
+        """Add the connection *token*, whose first known subflow is *four_tuple*. The client's share must have room."""
         self.counters.connections_opened += 1
         holder = self.shares.add(four_tuple.remote)
         self.connections[token] = Connection(token, (), time, seen_from_start, holder)

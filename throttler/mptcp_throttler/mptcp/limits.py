@@ -23,7 +23,7 @@ class TrackerLimits:
     max_refused: int = 1_024  # refused joins that are remembered and reported per ``handshake_timeout``
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """Lifetime of a connection without a subflow, which may get a join (break before make), and of records of ends."""
+    """Lifetime of a connection without a subflow (a join may follow: break before make), and of records of ends."""
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 
@@ -70,8 +70,8 @@ class ConnectionShares:
         return self.counts.get(client_of(address), 0) < self._capacity - self.total
 
     def allows_older(self, address: bytes) -> bool:
-        """Return whether a further connection of that client may have begun before the daemon. The order is unknown:
-        the first client gets at most half of the capacity, each further client half of the rest."""
+        """Return whether the client may have a further connection that is older than the daemon. In which order these
+        began is unknown: the first client gets at most half of the capacity, each further client half of the rest."""
         client = client_of(address)
         clients = len(self.counts) + (client not in self.counts)
         half = self._capacity - self._capacity // 2
@@ -92,5 +92,5 @@ class ConnectionShares:
 
     def describe(self, address: bytes) -> str:
         client, free = client_of(address), self._capacity - self.total
-        room = f"there is room for {free:,} more of all clients together"
+        room = f"there is room for {free:,} more connections of all clients together"
         return f"{client_text(client)} has {self.counts.get(client, 0):,} connections; {room}"

@@ -2,7 +2,7 @@
 """Schedules look-ups in the kernel of subflows that may have ended without an event.
 
 If a client aborts a connection (MP_FASTCLOSE), the kernel drops its token before it closes the subflows, so no event
-reports their end. Therefore each captured RST or MP_FASTCLOSE causes a look-up of its subflow.
+reports their end. Therefore a captured RST causes a look-up of its subflow, MP_FASTCLOSE of the connection's subflows.
 
 A look-up costs about 25 microseconds. Even if many segments cause look-ups, a subflow is looked up at most twice a
 second. All look-ups together are at most :data:`MAX_RATE` a second, which is one percent of a processor.

@@ -102,7 +102,7 @@ class Connection:
     token: int  # the proxy's token (RFC 8684, 3.2), which ``ss -M`` prints and a client's MP_JOIN carries
     subflows: tuple[Subflow, ...]
     since: float
-    seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; otherwise it is older
+    seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; if not, it began earlier
     holder: bytes = b""  # the client in whose share the connection counts (``limits.ConnectionShares``)
 
     @property

@@ -16,8 +16,8 @@ subflow, or a subflow that a dump lists after its end or does not list.
   or if its token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
-- A dump does not undo changes made since shortly before it began. It lists established sockets of the listening ports;
-  a subflow with another local port is looked up after each dump.
+- A dump does not undo changes that were made after it began, or shortly before. It lists established sockets of the
+  listening ports; a subflow with another local port is looked up after each dump.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Tracker:
                 return self._ignore()
             if event.kind is KernelEventKind.CREATED:
                 table.refused_tokens.pop(event.token)  # another connection, whose token is the same by chance
-            return self._established(event, four_tuple)
+            return self._apply_established(event, four_tuple)
         record = table.subflows.get(four_tuple)
         if record is None or record.token != event.token:
             if record is None and event.kind is KernelEventKind.SUBFLOW_CLOSED:
@@ -143,7 +143,7 @@ class Tracker:
         handshake = self.wire.handshakes.pop(four_tuple)
         return (handshake and handshake.interface) or self.interface_of(four_tuple)
 
-    def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
+    def _apply_established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         table, initial = self.table, _is_initial(event)
         interface = self._find_interface(four_tuple)  # also for a refused connection: this forgets the handshake
         if not initial and event.token not in table.connections:
@@ -157,13 +157,13 @@ class Tracker:
     def apply_socket(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read_time: float) -> list[Event]:
         """Apply one socket that differs from the tracked state; a dump that began at *time* read it at *read_time*."""
         table = self.table
-        record, ended = table.subflows.get(four_tuple), table.ended.get(four_tuple)
+        record, end_time = table.subflows.get(four_tuple), table.ended.get(four_tuple)
         if table.has_ended(four_tuple, entry.token, time) if record is None else record.subflow.since > time:
             return []
         record, events = self._tracked_record(four_tuple, entry.token, entry.initial, time)
         if record is None:
             events += self._track(four_tuple, entry, self._find_interface(four_tuple), read_time)
-            if (new_record := table.subflows.get(four_tuple)) is not None and ended is not None:
+            if (new_record := table.subflows.get(four_tuple)) is not None and end_time is not None:
                 detail = "its end was reported, but the kernel still has it"
                 events.append(table.record_disagreement(new_record, time, detail))
             return events
@@ -176,9 +176,9 @@ class Tracker:
 
     # Limits
 
-    def _track(self, four_tuple: FourTuple, record: KernelRecord, interface: str | None, time: float) -> list[Event]:
-        table, token, events = self.table, record.token, list[Event]()
-        is_dumped, initial = isinstance(record, KernelSubflow), _is_initial(record)
+    def _track(self, four_tuple: FourTuple, entry: KernelRecord, interface: str | None, time: float) -> list[Event]:
+        table, token, events = self.table, entry.token, list[Event]()
+        is_dumped, initial = isinstance(entry, KernelSubflow), _is_initial(entry)
         if token not in table.connections:
             # A connection of the first dump is older than the daemon, as is one that is unknown when a join arrives.
             predates_daemon = (is_dumped or not initial) and not table.counters.resyncs
@@ -190,11 +190,11 @@ class Tracker:
                 return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.describe(client))]
             events += table.open(token, four_tuple, time, seen_from_start=initial and not is_dumped)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
-            unknown = 0 if initial else None
-            local_id = unknown if record.local_id is None else record.local_id
-            remote_id = unknown if record.remote_id is None else record.remote_id
-            subflow = Subflow(four_tuple, initial, local_id, remote_id, record.backup, interface, time)
-            detail = "listed by the kernel" if isinstance(record, KernelSubflow) else record.detail
+            default_id = 0 if initial else None
+            local_id = default_id if entry.local_id is None else entry.local_id
+            remote_id = default_id if entry.remote_id is None else entry.remote_id
+            subflow = Subflow(four_tuple, initial, local_id, remote_id, entry.backup, interface, time)
+            detail = "listed by the kernel" if isinstance(entry, KernelSubflow) else entry.detail
             return events + table.add(subflow, token, detail or "established by the kernel")
         table.counters.overflows += 1
         if is_dumped:
@@ -207,10 +207,10 @@ class Tracker:
     def report_excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report an untracked subflow of the kernel if its connection already has the maximum number of subflows."""
         connection = self.table.connections.get(token)
-        others = 0 if connection is None else len(connection.subflows)
-        if four_tuple in self.table.subflows or others < self.table.limits.max_subflows_per_connection:
+        count = 0 if connection is None else len(connection.subflows)
+        if four_tuple in self.table.subflows or count < self.table.limits.max_subflows_per_connection:
             return []
-        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} other subflows")]
+        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {count} other subflows")]
 
     # Differences
 
@@ -227,9 +227,9 @@ class Tracker:
             events.append(table.record_disagreement(record, time, f"its token is {token:#010x} in the kernel"))
         return None, events + table.remove(record, time, "the kernel has another subflow with its addresses and ports")
 
-    def _correct_ids(self, record: SubflowRecord, kernel: KernelRecord, time: float) -> list[Event]:
+    def _correct_ids(self, record: SubflowRecord, entry: KernelRecord, time: float) -> list[Event]:
         before, events = record.subflow, list[Event]()
-        kernel_ids = {"local_id": kernel.local_id, "remote_id": kernel.remote_id}
+        kernel_ids = {"local_id": entry.local_id, "remote_id": entry.remote_id}
         corrections = {name: value for name, value in kernel_ids.items() if value not in (None, getattr(before, name))}
         for name, value in corrections.items():
             if (previous := getattr(before, name)) is not None:
@@ -245,9 +245,8 @@ class Tracker:
         return self.table.change(record, time, "backup flag from the kernel", backup=backup)
 
 
-def _is_initial(record: KernelRecord) -> bool:
-    joined = KernelEventKind.SUBFLOW_ESTABLISHED
-    return record.initial if isinstance(record, KernelSubflow) else record.kind is not joined
+def _is_initial(entry: KernelRecord) -> bool:
+    return entry.initial if isinstance(entry, KernelSubflow) else entry.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
 
 
 FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 ms if all must be closed
@@ -256,7 +255,7 @@ FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 
 class Resync:
     """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each.
 
-    It begins before the first piece is read, and is finished only after a complete dump: a failed dump closes nothing.
+    A resync begins before the first piece is read, and ends only after a complete dump: a failed dump closes nothing.
     Segments and kernel events may come between any two steps. The dump may or may not show their changes after it
     began, so it does not override them. A new dump makes one in progress void: its further pieces are ignored.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Represents Multipath UDP tunnels as connections and their paths as subflows, from the tunnel daemon's answers. Pure.
+"""Represents Multipath UDP tunnels as connections and their paths as subflows, from the tunnel daemon's answers.
 
 A tunnel gets a token above that of any MPTCP connection (``model.MAX_TOKEN``). Path 0 counts as its initial
 subflow, and the path's number serves as the remote address identifier. A path has byte counts like a socket, stored
@@ -32,8 +32,8 @@ class TunnelPath:
 
     def is_same_path(self, other: TunnelPath | None) -> bool:
         """Return whether *other* is the same path. Addresses do not identify it: two paths of a relay may swap them."""
-        own = self.socket
-        return other is not None and (own.token, own.remote_id) == (other.socket.token, other.socket.remote_id)
+        socket = self.socket
+        return other is not None and (socket.token, socket.remote_id) == (other.socket.token, other.socket.remote_id)
 
 
 @dataclass(slots=True)

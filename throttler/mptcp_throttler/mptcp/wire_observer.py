@@ -7,8 +7,7 @@ Segments never add, change or end a subflow: any host can send them, and the ker
 
 - The proxy's SYN/ACK shows the egress interface of the subflow. A SYN with a client's address may come from any host.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
-- A RST or MP_FASTCLOSE causes a look-up of the subflows: if both sides abort a connection at the same time, no event
-  reports its end.
+- A RST causes a look-up of its subflow, MP_FASTCLOSE of all subflows of its connection: no event may report their end.
 - A segment that came in with the proxy's address, or went out with a client's, is ignored.
 """
 
@@ -48,9 +47,9 @@ class WireObserver:
         flags = segment.flags
         if flags & options.SYN and not flags & (options.RST | options.FIN):
             if from_client and not flags & options.ACK:
-                return self._syn(four_tuple, segment)
+                return self._read_syn(four_tuple, segment)
             if flags & options.ACK and not from_client:
-                return self._syn_ack(four_tuple, segment)
+                return self._read_syn_ack(four_tuple, segment)
             counters.ignored += 1
             return []
         record = table.subflows.get(four_tuple)
@@ -78,7 +77,7 @@ class WireObserver:
             return FourTuple(destination, segment.destination_port, source, segment.source_port), True
         return FourTuple(source, segment.source_port, destination, segment.destination_port), False
 
-    def _syn(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
+    def _read_syn(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         join, capable = segment.option(options.MpJoinSyn), segment.option(options.MpCapable)
         record = self._table.subflows.get(four_tuple)
         if join is None and (capable is None or capable.version == 0):
@@ -91,7 +90,7 @@ class WireObserver:
             self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         return []
 
-    def _syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
+    def _read_syn_ack(self, four_tuple: FourTuple, segment: Segment) -> list[Event]:
         """Note the interface of the proxy's answer: shaping acts on egress."""
         handshake, record = self.handshakes.get(four_tuple), self._table.subflows.get(four_tuple)
         join, capable = segment.option(options.MpJoinSynAck), segment.option(options.MpCapable)
@@ -101,7 +100,7 @@ class WireObserver:
                 return []
             self.handshakes.pop(four_tuple)
             if handshake.token is not None:
-                return self._refuse(four_tuple, handshake.token, segment.time, "the proxy's SYN/ACK has no MP_JOIN")
+                return self._refusal(four_tuple, handshake.token, segment.time, "the proxy's SYN/ACK has no MP_JOIN")
             self._table.counters.fallbacks += 1
             return []
         if record is not None and segment.time <= record.subflow.since:
@@ -126,9 +125,9 @@ class WireObserver:
         detail = "RST from the proxy" if reason is None else f"RST from the proxy, MP_TCPRST reason {reason.reason}"
         if handshake.token not in self._table.connections:
             detail = "unknown token"
-        return self._refuse(four_tuple, handshake.token, segment.time, detail)
+        return self._refusal(four_tuple, handshake.token, segment.time, detail)
 
-    def _refuse(self, four_tuple: FourTuple, token: int, time: float, detail: str) -> list[Event]:
+    def _refusal(self, four_tuple: FourTuple, token: int, time: float, detail: str) -> list[Event]:
         self._table.counters.joins_refused += 1
         if four_tuple in self.refused or len(self.refused) >= self._table.limits.max_refused:
             return []

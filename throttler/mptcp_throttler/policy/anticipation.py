@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Predicts joins: decisions on young connections are made as if they had a subflow on a second path. Pure.
+"""Predicts joins: decisions on young connections are made as if they had a subflow on a second path.
 
 A second path is established after three round trips. By then a short download has ended, without the cap of a rule for
-two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, the
-decision is repeated for one path, and the client has a miss. A "second subflow" is always on a second path.
+two paths. So for a short time, its window, a young connection on one path is *anticipated* to have two. If the window
+ends without a second subflow (here always on a second path), the decision is repeated, and the client has a miss.
 
-A client is the source address of its connections (all clients behind a NAT count as one). Only its last connections
-count. If one of them had a second subflow, later connections are anticipated; if nearly all had one, for twice the time
-that a join takes. If no second subflow came in time, or several connections ended too early for it, the client has a
-single path. Its connections are not anticipated until one has a second subflow, or after ``CLIENT_TIMEOUT``.
+A client is the source address of its connections (all clients behind a NAT count as one). If one of its last
+connections had a second subflow, later connections are anticipated; if nearly all had one, for twice the time that a
+join takes. If no second subflow came in time, or several connections ended too early for it, the client has a single
+path. Its connections are not anticipated until one has a second subflow, or after ``CLIENT_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ PARALLEL_CONNECTIONS, EXTRA_SECONDS = 10, 0.01
 HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # of ``join_share``: the threshold, and the weight of one connection
 MAX_MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: on busy paths, joins may come too late."""
-SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
+SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window did
 CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
-MAX_FORGOTTEN = 256  # maximum number of clients forgotten per second: removing their initial limits takes 1 to 2 ms
+MAX_FORGOTTEN = 256  # maximum number of clients forgotten per second: removing their initial options takes 1 to 2 ms
 MAX_CLIENTS = 65_536  # maximum number of remembered addresses; a new address replaces the least recently seen
 
 
 @dataclass(slots=True)
 class _Client:
     address: bytes
-    last_seen: float  # when the client was last seen
+    last_seen: float
     young_connections: int = 0  # number of its connections that are anticipated now
     has_joined: bool = False
     last_join: float = -math.inf  # when a second subflow was last established
@@ -73,7 +73,7 @@ class JoinPredictor:
     def __init__(self) -> None:
         self.clients: dict[bytes, _Client] = {}
         """In the order of ``last_seen``: :meth:`_remember` moves a client to the end."""
-        self._connections: dict[int, _YoungConnection | None] = {}  # by token; None: its end is not evaluated
+        self._connections: dict[int, _YoungConnection | None] = {}  # by token; None: not, or no longer, young
         self._changed_clients: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
@@ -83,7 +83,7 @@ class JoinPredictor:
         return changed
 
     def expected_paths(self, connection: Connection, active: int, now: float) -> int:
-        """Return the number of paths for the decisions on *connection*: the *active* paths, or more."""
+        """Return the number of paths for the decisions on *connection*. *active*: its number of active paths."""
         token = connection.token
         if token not in self._connections:
             if not active:
@@ -116,13 +116,13 @@ class JoinPredictor:
                 self._record_miss(young, SHORT_MISS_WEIGHT, now)
 
     def expire(self, now: float) -> None:
-        """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``CLIENT_TIMEOUT``, the oldest first."""
+        """Forget at most ``MAX_FORGOTTEN`` clients not seen for ``CLIENT_TIMEOUT``, the least recently seen first."""
         for address, client in list(islice(self.clients.items(), MAX_FORGOTTEN)):
             if now - client.last_seen >= CLIENT_TIMEOUT and not client.young_connections:
                 self._drop(address)
 
     def take_due(self, now: float) -> list[int]:
-        """Return the connections whose window has ended; the caller must decide them again."""
+        """Return the tokens of connections whose window has ended: the caller must repeat the decisions on them."""
         tokens = []
         while self._windows and self._windows[0][0] <= now:
             window_end, token = heapq.heappop(self._windows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Budgets: their periods, their steps, and the accounts of used volume; and grants to clients. Pure."""
+"""Budgets: their periods, their steps, and the accounts of used volume; and grants to clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Usage(NamedTuple):
 
     added: Mapping[Account, int]  # bytes
     counters: Mapping[int, tuple[int, int]]  # by socket cookie: the acked and received bytes that the accounts include
-    closed: frozenset[int]  # socket cookies
+    closed: frozenset[int]  # cookies of closed sockets
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
@@ -75,8 +75,8 @@ def next_step(budget: Budget, used: int) -> BudgetStep | None:
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch. For more
-    volume, the used volume in the ledger (``storage.Ledger``) is reduced at once, and this only records it."""
+    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch. A grant of
+    volume is a record only: the command has already reduced the used volume in the ledger (``storage.Ledger``)."""
 
     client: str  # an address or a prefix; empty for a budget that all clients share
     since: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The conditions of a rule: the section ``when`` and the meaning of its keys. Pure.
+"""The conditions of a rule: the section ``when`` and the meaning of its keys.
 
 To add a condition, add a field to :class:`When`, and its meaning to each method of :class:`Conditions`.
 """
@@ -93,10 +93,10 @@ class Situation(NamedTuple):
     """Everything on which the decisions about a subflow depend, except the clock."""
 
     path_bits: int  # bit set of the paths that the subflow is on, by position in the policy
-    from_clients: int  # bit set of the rules from whose clients any active subflow of the connection comes
+    from_clients: int  # bit set of the rules whose ``clients`` include the client of an active subflow
     subflows: int  # number of active subflows
     paths: int  # number of paths with active subflows
-    expected: int  # number of paths expected soon, at least ``paths``; caps are decided with it
+    expected: int  # number of paths expected soon, at least ``paths``; caps are decided as for this number
     on_last_path: bool  # whether the subflow is on the last usable path
 
 
@@ -107,22 +107,22 @@ class Conditions(NamedTuple):
     """The conditions under which a rule decides about the cap, the budget or the steering."""
 
     when: When
-    subflows: int  # minimum number of active subflows
-    paths: int  # minimum number of paths with active subflows
+    min_subflows: int  # of active subflows
+    min_paths: int  # of paths with active subflows
     anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, situation: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether clients match."""
+        """Return texts on the conditions that do not hold at *local* time. *from_clients*: ``clients`` is met."""
         reasons: dict[Unmet, str] = {}
         anticipated = situation.expected - situation.paths if self.anticipate else 0
         maximum = self.when.max_subflows
-        if situation.subflows + anticipated < self.subflows:
-            reasons["counts"] = f"only {counted(situation.subflows, 'active subflow')} (needs {self.subflows})"
+        if situation.subflows + anticipated < self.min_subflows:
+            reasons["counts"] = f"only {counted(situation.subflows, 'active subflow')} (needs {self.min_subflows})"
         elif maximum is not None and situation.subflows > maximum:
             reasons["counts"] = f"{situation.subflows} active subflows (at most {maximum})"
-        elif situation.paths + anticipated < self.paths:
+        elif situation.paths + anticipated < self.min_paths:
             paths = "one path" if situation.paths == 1 else f"{situation.paths} paths"
-            reasons["counts"] = f"{situation.subflows} active subflows on {paths} (needs {self.paths})"
+            reasons["counts"] = f"{situation.subflows} active subflows on {paths} (needs {self.min_paths})"
         if not from_clients:
             reasons["clients"] = "no active subflow comes from its clients"
         if self.when.windows is not None and not is_open(self.when.windows, local):
@@ -133,8 +133,8 @@ class Conditions(NamedTuple):
         """Return whether these conditions hold whenever the *other* conditions hold."""
         own, others = self.when, other.when
         return (
-            self.subflows <= other.subflows
-            and self.paths <= other.paths
+            self.min_subflows <= other.min_subflows
+            and self.min_paths <= other.min_paths
             and (own.max_subflows or inf) >= (others.max_subflows or inf)
             and (own.clients is None or (others.clients is not None and all(map(own.prefixes.has, others.clients))))
             and (own.windows is None or own.windows == others.windows)
@@ -144,13 +144,13 @@ class Conditions(NamedTuple):
         """Return whether these and the *other* conditions never hold at the same time."""
         own, others = self.when, other.when
         maximum = min(own.max_subflows or inf, others.max_subflows or inf)
-        return maximum < max(self.subflows, other.subflows) or (
+        return maximum < max(self.min_subflows, other.min_subflows) or (
             own.windows is not None and others.windows is not None and not may_coincide(own.windows, others.windows)
         )
 
     def hold_always(self, expected: int) -> bool:
         """Return whether the conditions hold for every connection on *expected* paths during the hours."""
-        counts = self.paths <= expected and self.subflows <= expected and self.when.max_subflows is None
+        counts = self.min_paths <= expected and self.min_subflows <= expected and self.when.max_subflows is None
         return counts and self.when.clients is None
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Evaluates the policy for each active subflow of a connection, and gives reasons. Pure.
+"""Evaluates the policy for each active subflow of a connection, and gives reasons.
 
 This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
 Cap, budget and steering are decided independently, for each direction. The deciding rule is the first that has the key
-(with ``none`` or another value), catches the subflow, and has conditions that the connection meets. Then the cap is
-lifted from a subflow on the last usable path. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
+``throttle``, ``budget`` or ``steer`` (or ``none`` there), catches the subflow, and has conditions that are met. Then a
+cap on the last usable path is lifted. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
 
-Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none: if
-two subflows share an uplink and one has a cap, its data cannot move to another uplink. In a policy without ``paths``,
-which cannot distinguish uplinks, each subflow counts as a path.
+Two subflows are on the same path if they match the same ``paths`` of the policy, or both none: then they may share an
+uplink, and if one is capped, its data cannot move to another uplink. In a policy without ``paths``, which cannot
+distinguish uplinks, each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _DIRECTION_NAMES: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({
 def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
     """Return a download verdict per active subflow, in order; then upload verdicts, if any rule acts on uploads. Caps
     are decided as if there were subflows on at least *expected* paths (``policy.anticipation``)."""
-    return _compiled(policy).evaluate(connection, now, expected)
+    return _compiled_policy(policy).evaluate(connection, now, expected)
 
 
 def count_paths(policy: Policy, connection: Connection) -> int:
     """Return the number of paths with active subflows of *connection*."""
-    return _compiled(policy).count_paths(connection)
+    return _compiled_policy(policy).count_paths(connection)
 
 
 _current: CompiledPolicy | None = None  # one policy is in force at a time
 
 
-def _compiled(policy: Policy) -> CompiledPolicy:
+def _compiled_policy(policy: Policy) -> CompiledPolicy:
     global _current  # noqa: PLW0603 - hashing a whole policy on each call would cost more than the evaluation
     if _current is None or _current.policy is not policy:
         _current = CompiledPolicy(policy)
@@ -102,13 +102,13 @@ class CompiledPolicy:
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
-        """The verdict on the first subflow in each situation."""
+        """The verdicts already made, by situation: each was made for the first subflow in its situation."""
         self._paths = [(path, 1 << index) for index, path in enumerate(policy.paths.values())]
         self._bits_without_clients = sum(bit for path, bit in self._paths if path.clients is None)
         self._path_clients = _map_prefixes((path.clients, bit) for path, bit in self._paths)
         self._rule_clients = _map_prefixes((rule.when.clients, 1 << index) for index, rule in enumerate(policy.rules))
         self._local = datetime.fromtimestamp(0, policy.time_zone)
-        self._open_since = self._open_until = -math.inf
+        self._valid_since = self._valid_until = -math.inf
 
     def _compile(self, kind: Kind, direction: Direction) -> list[CompiledRule]:
         """Return the rules that decide about *kind*; no budget or steering rules if all of them only exempt."""
@@ -117,7 +117,7 @@ class CompiledPolicy:
                 rule,
                 rule.conditions(kind),
                 0 if rule.when.clients is None else 1 << index,
-                None if rule.paths is None else self._bits(rule.paths),
+                None if rule.paths is None else self._mask(rule.paths),
             )
             for index, rule in enumerate(self.policy.rules)
             if rule.decides(kind, direction)
@@ -127,7 +127,7 @@ class CompiledPolicy:
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
         """Return one verdict per subflow of *connection*, in order, direction by direction."""
         subflows = connection.subflows
-        if not self._open_since <= now < self._open_until:
+        if not self._valid_since <= now < self._valid_until:
             self._read_clock(now)
         situations = self._situations(subflows, expected)
         result = []
@@ -145,7 +145,7 @@ class CompiledPolicy:
                 result.append(verdict._replace(four_tuple=four_tuple, scope=scope))
         return tuple(result)
 
-    def _bits(self, paths: Collection[str]) -> int:
+    def _mask(self, paths: Collection[str]) -> int:
         return sum(1 << index for index, name in enumerate(self.policy.paths) if name in paths)
 
     def count_paths(self, connection: Connection) -> int:
@@ -194,20 +194,20 @@ class CompiledPolicy:
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
             verb, note = self.policy.cap_verb, self.policy.cap_note
             target = (
-                "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits & situation.path_bits)}"
+                "every subflow" if cap.path_bits is None else f"path {self._name(cap.path_bits & situation.path_bits)}"
             )
             active = f"{counted(situation.subflows, 'subflow')} active"
             if situation.expected > situation.paths:
                 active = f"{active}, {situation.subflows + situation.expected - situation.paths} anticipated"
             reason = f"{prefix}rule {rule.name} {verb} {target} at {cap_text(throttle)}: {active}{note}"
-        budget, reason = self._rule(Kind.BUDGET, situation, direction, reason)
-        steer, reason = self._rule(Kind.STEER, situation, direction, reason)
-        path, guarded = self._path(situation.path_bits), rule is not None and rule.guard
-        steered_bits = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
-        roles = budget, steer, self._path(steered_bits), guarded
+        budget, reason = self._choose(Kind.BUDGET, situation, direction, reason)
+        steer, reason = self._choose(Kind.STEER, situation, direction, reason)
+        path, guarded = self._name(situation.path_bits), rule is not None and rule.guard
+        steered_bits = situation.path_bits & self._mask(steer.paths) if steer is not None and steer.paths else 0
+        roles = budget, steer, self._name(steered_bits), guarded
         return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *roles)
 
-    def _rule(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
+    def _choose(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
         """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
         match, unmatched = self._match(kind, situation, direction)
         if match is not None and kind in match.rule.exempted_kinds:
@@ -231,22 +231,22 @@ class CompiledPolicy:
                 unmatched.append((sum(_WEIGHTS[condition] for condition in unmet), sentence))
         return deciding, min(unmatched, key=itemgetter(0), default=(0, None))[1]
 
-    def _path(self, path_bits: int) -> str | None:
-        """Return the name of the first path."""
+    def _name(self, path_bits: int) -> str | None:
+        """Return the name of the first path in *path_bits*."""
         return next((name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1), None)
 
     def _read_clock(self, now: float) -> None:
         change = self.policy.next_change(now)
         self._local = datetime.fromtimestamp(now, self.policy.time_zone)
-        self._open_since = now
-        self._open_until = math.inf if change is None else change
+        self._valid_since = now
+        self._valid_until = math.inf if change is None else change
         for verdicts in self._verdicts.values():
             verdicts.clear()
 
     def explain(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
     ) -> Iterator[RuleOutcome]:
-        """Yield, for explanations, the outcome of each rule for *subflow*, kind by kind."""
+        """Yield the outcome of each rule for *subflow*, kind by kind."""
         self._read_clock(now)
         zone = self.policy.time_zone
         situation = self._situations(connection.subflows, expected)[connection.subflows.index(subflow)]
@@ -257,7 +257,7 @@ class CompiledPolicy:
                 each = compiled.get(rule.name)
                 if each is None:
                     if rule.defines(kind):
-                        yield RuleOutcome(rule.name, kind, False, f"it is for {_DIRECTION_NAMES[rule.direction]}")
+                        yield RuleOutcome(rule.name, kind, False, f"only for {_DIRECTION_NAMES[rule.direction]}")
                 elif deciding is not None:
                     yield RuleOutcome(rule.name, kind, False, f"rule {deciding.name} above decides")
                 elif not each.catches(situation):
@@ -278,7 +278,7 @@ class CompiledPolicy:
     def _path_mismatch(self, rule: Rule, path_bits: int) -> str:
         names = [name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1]
         location = f"on path {' and '.join(names)}" if names else "on no path of the policy"
-        return f"it is {location}, not on {' or '.join(rule.paths or ())}"
+        return f"the subflow is {location}, not on {' or '.join(rule.paths or ())}"
 
     def _next_hours_change(self, rule: Rule, now: float) -> float | None:
         return next_change([rule.when.windows], self.policy.time_zone, now) if rule.when.windows else None

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Loads the text of a policy file into a :class:`~.model.Policy`, or reports all errors in it; and finds rules that
-never decide, rules that conflict, and caps that apply to several interfaces separately. Pure."""
+never decide, rules that conflict, and caps that apply to several interfaces separately."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def load_policy(text: str, source: str) -> Policy:
 # These functions check the document, not the validated sections, so that no error hides another error.
 
 
-def _rules_of(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
+def _document_rules(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
     rules = (document.data or {}).get("rules")
     for index, rule in enumerate(rules if isinstance(rules, list) else []):
         if isinstance(rule, dict):
@@ -80,7 +80,7 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     if not isinstance(paths, dict):
         return
     defined = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         paths_of_rule, steer = rule.get("paths"), rule.get("steer")
         references: list[tuple[KeyPath, object]] = []
         if isinstance(paths_of_rule, list):
@@ -94,15 +94,16 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
-    """Yield rules that name an unknown budget, and names that two budgets would share."""
+    """Yield unknown budgets named in rules, and names that two budgets would share."""
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
-    defined = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
+    names = ", ".join(key_text((name,)) for name in budgets)
+    defined = f"the budgets are {names}" if budgets else "no budgets are defined"
     if NO_BUDGET in budgets:
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this budget another name"
         yield _at_key(document, ("budgets", NO_BUDGET), message)
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         budget, name = rule.get("budget"), rule.get("name")
         # Validation refuses values that are not names.
         if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
@@ -119,7 +120,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
 
 
 def _wrong_actions(document: Document) -> Iterator[Problem]:
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         actions = [key for key in ACTIONS if key in rule]
         position = document.key_position(("rules", index))
         alternative = f"{' or '.join(ACTIONS[1:])} in its place"
@@ -142,7 +143,7 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
 
 def _repeated_names(document: Document) -> Iterator[Problem]:
     first_index: dict[str, int] = {}
-    for index, rule in _rules_of(document):
+    for index, rule in _document_rules(document):
         name = rule.get("name")
         if isinstance(name, str) and first_index.setdefault(name, index) != index:
             line = document.value_position(("rules", first_index[name], "name")).line
@@ -176,20 +177,20 @@ def _errors(policy: Policy) -> Iterator[Finding]:
 
 def _warnings(policy: Policy) -> Iterator[Finding]:
     """Yield probable mistakes."""
-    by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
+    paths_by_ids = {name for name, path in policy.paths.items() if path.remote_ids is not None}
     for index, rule in enumerate(policy.rules):
-        for name in sorted(by_ids.intersection(rule.paths or ())):
-            by_ids.remove(name)
+        for name in sorted(paths_by_ids.intersection(rule.paths or ())):
+            paths_by_ids.remove(name)
             message = (
                 f'path "{name}" has remote_ids, which name no uplink: the first subflow of a connection always '
                 "has 0, and clients renumber the others; write the uplink's prefixes under clients"
             )
             yield index, message
-        for message in _warnings_of(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
+        for message in _rule_warnings(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
             yield index, message
 
 
-def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
+def _rule_warnings(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
     decisions = [decision for decision in product(Kind, Direction) if rule.decides(*decision)]
     shadows = {decision: _shadow(policy, rule, above, *decision) for decision in decisions}
     names = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
@@ -214,16 +215,16 @@ def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Col
                 "uploads; write direction: both, or direction: down if that is meant"
             )
     if rule.when.clients is not None and not any(shadows.values()):
-        for_all = [each for each in above if each.when.clients is None]
-        for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, for_all, rule.direction):
+        for_all_clients = [each for each in above if each.when.clients is None]
+        for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, for_all_clients, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
                 "that matches decides; move it above"
             )
     # Readers may think that these rules exempt from all rules below.
     if Kind.THROTTLE in rule.exempted_kinds or (rule.steer is not None and not rule.steer.mode_class.spreads_data):
-        open_kinds = [kind for kind in Kind if not rule.defines(kind)]
-        for kind, other in _find_conflicts(policy, rule, open_kinds, below, rule.direction):
+        undefined_kinds = [kind for kind in Kind if not rule.defines(kind)]
+        for kind, other in _find_conflicts(policy, rule, undefined_kinds, below, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
                 f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it'

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation. Pure.
+"""The sections of the policy file: frozen, checked, in base units (bits per second, bytes), ready for evaluation.
 
 The docstrings and examples of keys are in the published JSON Schema. ``values`` has the types of single values,
 ``conditions`` the paths and the conditions of rules, ``mptcp_throttler.steering`` the steering modes; ``load`` checks
@@ -62,7 +62,7 @@ MAX_WEIGHT: Final = 1000
 
 
 class Kind(enum.Enum):
-    """The three decisions on a subflow. For each of them, the first rule that has the key decides."""
+    """The three decisions on a subflow. For each of them, the first matching rule with its key decides."""
 
     THROTTLE = "throttle"  # which cap does the subflow have?
     BUDGET = "budget"  # which budget meters it?
@@ -167,7 +167,7 @@ class Budget(NamedSection):
     """After this time the volume begins again, in the policy's time zone."""
     reset_day: ResetDay = Field(default_factory=lambda data: 0 if data["period"] == "week" else 1, examples=[15])
     """The day on which it begins; in a month without that day, the last one. Default: 1 or `mon`."""
-    # After the check: the day of the month from 1, or of the week from 0 (Monday).
+    # After validation: the day of the month from 1, or of the week from 0 (Monday).
     reset_time: ResetTime = Field(default=time(0), examples=["03:00"], json_schema_extra={"default": "00:00"})
     """The time of day, `HH:MM` in quotes."""
     count: Annotated[frozenset[Direction], choice(DIRECTIONS)] = Field(
@@ -204,10 +204,10 @@ class Budget(NamedSection):
         return f"budget {self.name}" if self.is_shared else f"budget of rule {self.name}"
 
 
-def _budget_or_name(value: object, section: ValidatorFunctionWrapHandler) -> object:
+def _parse_budget(value: object, parse_section: ValidatorFunctionWrapHandler) -> object:
     """Return a rule's ``budget``: None for ``none``, a name or a budget."""
     if not isinstance(value, str):
-        return section(value)
+        return parse_section(value)
     if value == NO_BUDGET:
         return None
     if " " in value.strip() and (message := volume_as_budget(value)):
@@ -282,7 +282,7 @@ class Steer(Section):
         return tuple(str(name) for _, name in named_paths(self.__dict__))
 
     def create_mode(self) -> Mode:
-        """Return the state of one connection under this mode."""
+        """Return a new mode object, for one connection."""
         return self.mode_class(self.weights or dict.fromkeys(self.paths, 1))
 
     def words(self) -> str:
@@ -299,7 +299,7 @@ class Steer(Section):
 
 
 def named_paths(steer: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]:
-    """Yield key and name of each path in a section ``steer``, checked or not."""
+    """Yield key and name of each path in a section ``steer``, validated or not."""
     for key in (key for mode in MODES for key in mode.keys):
         value = steer.get(key)
         if isinstance(value, list):
@@ -318,7 +318,7 @@ class Rule(Section):
     """Its name in messages, different from those of other rules."""
     paths: list[Name] | None = Field(default=None, min_length=1, examples=[["ethernet"]])
     """The paths whose subflows the rule catches. Default: all subflows, on a path or not."""
-    # After the check, with steer: the paths that its mode names.
+    # After validation, with steer: the paths that its mode names.
     when: When = Field(default_factory=When, examples=[{"min_paths": 2}])
     """Conditions. Default: subflows on two paths."""
     throttle: ThrottleOrNone = Field(default=None, examples=[{"rate": "5 Mbit/s"}, "none"])
@@ -345,7 +345,7 @@ class Rule(Section):
     )
     """A steering mode, for downloads, or none: later rules do not steer the subflow. The rule is for the paths that the
     mode names."""
-    budget: Annotated[Budget | None, WrapValidator(_budget_or_name)] = Field(
+    budget: Annotated[Budget | None, WrapValidator(_parse_budget)] = Field(
         default=None,
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
         json_schema_extra=allow_also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
@@ -375,7 +375,7 @@ class Rule(Section):
         return self
 
     def _plain_tcp_error(self) -> str | None:
-        """Return a requirement of ``plain_tcp: cap`` that is not met. Only addresses and interface select its class."""
+        """Return a requirement of ``plain_tcp: cap`` that is not met, or None."""
         if not self.always:
             return "needs always: true in the same rule"
         if self.throttle is None or self.throttle.share is not Share.PATH:
@@ -414,8 +414,8 @@ class Rule(Section):
         return self.guard and "guard" in self.model_fields_set
 
     def required_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule decides about *kind*. Budgets count
-        from the first subflow on, and exemptions hold from it on: later rules must not decide about it."""
+        """Return the number of paths that must have active subflows before the rule decides about *kind*. The default
+        is 1 for budgets and exemptions, so that no later rule decides about the first subflow."""
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1
@@ -452,7 +452,7 @@ class Guard(Section):
         return maximum
 
 
-def _version(value: object) -> int:
+def _parse_version(value: object) -> int:
     if type(value) is not int or value != VERSION:
         raise ValueError(f"{shown(value)} is not a version this release reads; write {VERSION}")
     return value
@@ -461,7 +461,7 @@ def _version(value: object) -> int:
 class Policy(Section):
     """A throttling policy of the MPTCP steering proxy: which subflows are capped, when, and to what rate."""
 
-    version: Annotated[int, Parsed(_version, {"const": VERSION})] = Field(examples=[VERSION])
+    version: Annotated[int, Parsed(_parse_version, {"const": VERSION})] = Field(examples=[VERSION])
     """The version of this format."""
     time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
     """A zone of the IANA database; all days and hours are in it."""
@@ -483,7 +483,7 @@ class Policy(Section):
         json_schema_extra={"additionalProperties": False},
     )
     """Budgets that several rules feed, by names of your choice."""
-    # After the check: all budgets that rules feed. The budget of a single rule has the name of the rule.
+    # After validation: all budgets that rules feed. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )

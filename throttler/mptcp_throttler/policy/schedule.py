@@ -2,8 +2,8 @@
 """Parses the weekly hours of a rule, and computes whether they are open and when that changes.
 
 A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window
-inside a skipped hour does not open; a window that begins in it opens at its end. A window that passes midnight belongs
-to the day on which it starts.
+inside a skipped hour does not open; a window that only begins in a skipped hour opens at the end of that hour. A window
+that passes midnight belongs to the day on which it starts.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def parse_hours(value: object) -> tuple[time, time]:
     if match is None:
         raise ValueError(f'{shown(value)} is not a range of hours; write HH:MM-HH:MM (e.g. "08:00-18:00")')
     start_hour, start_minute, end_hour, end_minute = (int(part) for part in match.groups())
-    whole_day_end = (end_hour, end_minute) == (24, 0)
-    if start_hour > 23 or start_minute > 59 or end_minute > 59 or (end_hour > 23 and not whole_day_end):
+    ends_at_24 = (end_hour, end_minute) == (24, 0)
+    if start_hour > 23 or start_minute > 59 or end_minute > 59 or (end_hour > 23 and not ends_at_24):
         raise ValueError(f"{shown(value)} has a time of day that does not exist; 00:00 to 23:59, or 24:00 as the end")
     start = time(start_hour, start_minute)
-    end = MIDNIGHT if whole_day_end else time(end_hour, end_minute)
-    if start == end and not whole_day_end:
+    end = MIDNIGHT if ends_at_24 else time(end_hour, end_minute)
+    if start == end and not ends_at_24:
         raise ValueError(f'{shown(value)} has equal ends; for the whole day write "00:00-24:00"')
     return start, end
 

@@ -116,7 +116,7 @@ def _parse_reset_day(value: object) -> int | str:
     raise ValueError(f"{shown(value)} is not a day; write 1 to 31 for a month, {', '.join(DAYS)} for a week")
 
 
-def _text_or(pattern: str, **number: int) -> dict[str, Any]:
+def _text_or_integer(pattern: str, **number: int) -> dict[str, Any]:
     return {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "integer", **number}]}
 
 
@@ -124,17 +124,17 @@ Prefix = Annotated[Network, Parsed(parse_prefix, {"type": "string"})]
 Zone = Annotated[ZoneInfo, Parsed(parse_time_zone, {"type": "string"})]
 Days = Annotated[frozenset[int], Parsed(parse_days, {"type": "string", "pattern": DAYS_PATTERN})]
 Hours = Annotated[tuple[time, time], Parsed(parse_hours, {"type": "string", "pattern": HOURS_PATTERN})]
-Rate = Annotated[int, Parsed(parse_rate, _text_or(RATE_PATTERN, minimum=MIN_RATE, maximum=MAX_RATE))]
+Rate = Annotated[int, Parsed(parse_rate, _text_or_integer(RATE_PATTERN, minimum=MIN_RATE, maximum=MAX_RATE))]
 """Bits per second."""
 Burst = Annotated[
     int,
     Parsed(
         lambda value: parse_size(value, MIN_BURST),
-        _text_or(SIZE_PATTERN, minimum=MIN_BURST, maximum=MAX_SIZE),
+        _text_or_integer(SIZE_PATTERN, minimum=MIN_BURST, maximum=MAX_SIZE),
     ),
 ]
 """Bytes."""
-Volume = Annotated[int, Parsed(parse_volume, _text_or(VOLUME_PATTERN))]  # bytes
+Volume = Annotated[int, Parsed(parse_volume, _text_or_integer(VOLUME_PATTERN))]  # bytes
 ResetTime = Annotated[time, Parsed(_parse_reset_time, {"type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$"})]
 ResetDay = Annotated[
     int, Parsed(_parse_reset_day, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 31}, {"enum": list(DAYS)}]})
@@ -143,7 +143,7 @@ ResetDay = Annotated[
 
 def none_or(key: str, parse: Callable[[object], object]) -> BeforeValidator:
     """Return a validator that converts ``none`` into None; other values must be mappings with at least *key*. *parse*
-    raises ValueError for an invalid value of *key*. ``null`` does not occur: the document has NOTHING instead."""
+    raises ValueError for an invalid value of *key*. ``null`` does not occur: a parsed document has NOTHING instead."""
 
     def convert_none(value: object) -> object:
         if isinstance(value, str):
@@ -183,7 +183,7 @@ class Prefixes(Generic[T]):
             values = by_version[network.version].setdefault(shift, {})
             values.setdefault(int(network.network_address) >> shift, value)
         self._by_version = {version: tuple(sorted(by_shift.items())) for version, by_shift in by_version.items()}
-        """By IP version: pairs of a shift and the values by prefix, as the number that remains after the shift."""
+        """By IP version: pairs of a shift (the number of host bits), and the values by shifted network address."""
 
     def contains(self, address: bytes) -> bool:
         """Return whether any prefix contains the packed *address*. An IPv6 prefix contains no IPv4 address."""
@@ -199,6 +199,7 @@ class Prefixes(Generic[T]):
         return self._values_around(network.version, int(network.network_address), min_shift)
 
     def has(self, network: Network) -> bool:
+        """Return whether a prefix contains all of *network*."""
         return any(True for _ in self.values_around(network))
 
     def _values_around(self, version: int, number: int, min_shift: int = 0) -> Iterator[T]:

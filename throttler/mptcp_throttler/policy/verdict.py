@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verdict on a subflow: its cap, and the reason in words. Pure."""
+"""The verdict on a subflow: its cap, and the reason in words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 PREFIX: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
-"""Prefix of a reason. Download reasons have none: they are older than directions."""
+"""Prefix of a reason. Download reasons have none, because they existed before rules for uploads."""
 NO_RULE: Final = "no rule matches"
 
 

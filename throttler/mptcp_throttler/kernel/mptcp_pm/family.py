@@ -73,7 +73,7 @@ class PathManagerEvents:
                 continue
             now = time.monotonic()
             for _, _, _, _, body in messages(data):
-                event = _event(body, now)
+                event = _parse_event(body, now)
                 if event is not None:
                     yield event
 
@@ -83,7 +83,7 @@ def subscribed_socket(*, buffer: int = 0) -> socket.socket:
     return listen(_NETLINK_GENERIC, [find_family()[1]], "listen to the events of the path manager", buffer=buffer)
 
 
-def _event(body: bytes, now: float) -> KernelEvent | None:
+def _parse_event(body: bytes, now: float) -> KernelEvent | None:
     """Return the event in a generic netlink message, without netlink header; None for unused kinds."""
     kind = _KINDS.get(body[0]) if len(body) >= _GENLMSG.size else None
     if kind is None:
@@ -105,7 +105,7 @@ def find_family() -> tuple[int, int]:
     """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
     request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + string(_CTRL_ATTR_FAMILY_NAME, FAMILY)
     with NetlinkSocket(_NETLINK_GENERIC) as netlink:
-        operation = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
+        operation = f"look up the generic netlink family {FAMILY} (does the kernel have MPTCP?)"
         fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, operation), _GENLMSG.size))
     for _index, group in attributes(fields.get(_CTRL_ATTR_MCAST_GROUPS, b"")):
         fields_of_group = dict(attributes(group))
@@ -116,7 +116,7 @@ def find_family() -> tuple[int, int]:
 
 
 class SubflowCommands:
-    """Commands in the network namespace in which it is created. Raises KernelError if the kernel has no MPTCP."""
+    """Changes subflows, in the network namespace in which it is created. Raises KernelError if it has no MPTCP."""
 
     def __init__(self) -> None:
         self._family = find_family()[0]
@@ -134,7 +134,7 @@ class SubflowCommands:
         self._netlink.request(self._family, 0, request, operation)
 
 
-def announced_ports() -> tuple[int, ...]:
+def read_announced_ports() -> tuple[int, ...]:
     """Return ports of announced addresses, where clients join too (RFC 8684, 3.4.1; ip-mptcp(8)); empty if unknown."""
     ports = set()
     try:

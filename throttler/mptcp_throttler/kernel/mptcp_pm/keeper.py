@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The keeper: a process that listens to path-manager events for a throttler, and outlives it.
 
-While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless a socket listens to ``mptcp_pm_events``. This
-also applies to connections accepted then, even after the sysctl is restored. So the keeper holds a second subscribed
-socket. When the throttler ends, killed or not, the keeper restores the sysctls at once. It continues to listen until
-the last connection accepted before then has ended.
+While ``net.mptcp.pm_type`` is 1 the kernel refuses every MP_JOIN unless a socket listens to ``mptcp_pm_events``. For a
+connection accepted in that time, this applies until the connection ends, even after the sysctl is restored. So the
+keeper holds a second subscribed socket. When the throttler ends, killed or not, the keeper restores the sysctls at
+once. It continues to listen until all connections accepted before the restoration have ended.
 
-It runs by its file name in an interpreter without site packages and imports only a little of the standard library, to
-stay small and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.
+It is started by its file name, without site packages, and imports only a little of the standard library, to stay small
+and robust. Sources: net/mptcp/pm.c, net/mptcp/pm_userspace.c, linux/inet_diag.h, linux/mptcp.h.
 
 The throttler's messages, one per packet: ``hold SYSCTL=VALUE...`` (values to restore when the throttler dies),
 ``release`` (the throttler has restored all), ``end`` (restore and end, whatever connections exist). The keeper answers
@@ -47,8 +47,8 @@ class Keeper:
         self._path = path
         self._note = note
         self._originals: dict[str, str] = {}
-        self._was_needed = False
-        self._remaining: set[bytes] | None = None  # tokens of connections that may need a listener; None: not checked
+        self._has_held_sysctls = False
+        self._remaining: set[bytes] | None = None  # tokens of connections that may need a listener; None before a check
         self._pause = START_SECONDS
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -58,8 +58,8 @@ class Keeper:
         while True:
             if select.select([self._listening], [], [], self._pause)[0]:
                 # Only root and this user may connect: see the mode of the socket and of its directory.
-                with self._listening.accept()[0] as owner:
-                    if not self._serve(owner):
+                with self._listening.accept()[0] as throttler:
+                    if not self._serve(throttler):
                         return
             elif not self._is_needed():
                 self._close()
@@ -71,22 +71,22 @@ class Keeper:
             os.unlink(self._path)
         self._listening.close()
 
-    def _serve(self, owner: socket.socket) -> bool:
+    def _serve(self, throttler: socket.socket) -> bool:
         """Serve one throttler until it ends; return whether to continue."""
         # A SIGTERM to all processes of the throttler's service must not end its keeper.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _send(owner, b"%s %d" % (READY, os.getpid()))
-        while (words := _receive_words(owner))[:1] == [HOLD]:
+        _send(throttler, b"%s %d" % (READY, os.getpid()))
+        while (words := _receive_words(throttler))[:1] == [HOLD]:
             pairs = (word.decode("ascii").partition("=") for word in words[1:])
             self._originals = {name: value for name, _, value in pairs}
-            self._was_needed = True
-            _send(owner, OK)
+            self._has_held_sysctls = True
+            _send(throttler, OK)
         if words == [RELEASE]:
             self._originals = {}
         self._restore()
         if words == [END]:
             self._close()
-        _send(owner, OK)
+        _send(throttler, OK)
         self._remaining = None
         self._pause = FIRST_CHECK_SECONDS
         return words != [END]
@@ -96,7 +96,7 @@ class Keeper:
             try:
                 with open("/proc/sys/" + name.replace(".", "/"), "w", encoding="ascii") as file:
                     file.write(value)
-                syslog.syslog(syslog.LOG_WARNING, f"the throttler has ended: {name} = {value} again")
+                syslog.syslog(syslog.LOG_WARNING, f"the throttler has ended: {name} is {value} again")
             except OSError as error:
                 syslog.syslog(syslog.LOG_ERR, f"set sysctl {name} to {value}: {error.strerror}")
         if self._originals:
@@ -106,10 +106,10 @@ class Keeper:
 
     def _is_needed(self) -> bool:
         """Return whether a connection remains that may have been accepted under the userspace path manager."""
-        if not self._was_needed:
+        if not self._has_held_sysctls:
             return False
         try:
-            tokens = waiting_tokens()
+            tokens = userspace_tokens()
         except OSError as error:
             # If in doubt, continue to run, because a connection may need this process.
             syslog.syslog(syslog.LOG_ERR, f"list MPTCP sockets: {error}; the keeper continues to listen")
@@ -125,8 +125,8 @@ class Keeper:
         return bool(self._remaining)
 
 
-def waiting_tokens() -> set[bytes]:
-    """Return the tokens of established connections not known to be under the in-kernel path manager."""
+def userspace_tokens() -> set[bytes]:
+    """Return the tokens of established connections that may be under the userspace path manager."""
     tokens = set()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
         netlink.settimeout(10.0)
@@ -160,20 +160,20 @@ def _parts(data: bytes, offset: int, header: str, header_bytes: int) -> Iterator
         offset += (max(length, header_bytes) + 3) & ~3
 
 
-def _receive_words(owner: socket.socket) -> list[bytes]:
+def _receive_words(throttler: socket.socket) -> list[bytes]:
     try:
-        return owner.recv(4096).split()
+        return throttler.recv(4096).split()
     except OSError:
         return []
 
 
-def _send(owner: socket.socket, message: bytes) -> None:
+def _send(throttler: socket.socket, message: bytes) -> None:
     with suppress(OSError):
-        owner.send(message, socket.MSG_NOSIGNAL)
+        throttler.send(message, socket.MSG_NOSIGNAL)
 
 
 def main(arguments: list[str]) -> None:
-    """Serve. *arguments*: descriptor of the listening socket, its path, and the note to remove with restored sysctls.
+    """Serve. *arguments*: the listening socket's descriptor and path, and the file to remove when sysctls are restored.
 
     The process also inherits the subscribed event socket, and keeps it open.
     """

@@ -42,7 +42,7 @@ class KeeperConnection:
         await self._send(b" ".join([keeper.HOLD, *words]))
 
     async def release(self) -> None:
-        """Report to the keeper that the sysctls are restored; it ends when no connection needs it."""
+        """Report that the sysctls are restored. The keeper ends when no connection needs it."""
         with closing(self):
             await self._send(keeper.RELEASE)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The netfilter backends, and the choice of a backend for this host.
 
-A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and its requirements, and a module here: a
-:class:`Backend`.
+A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and its requirements, and a module here
+with the functions of :class:`Backend`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Backend(Protocol):
     def missing_support(self) -> str | None:
         """Return the reason why this host does not support the backend; None if it does."""
 
-    def in_use(self) -> bool:
+    def may_have_objects(self) -> bool:
         """Return whether our objects may exist. Changes nothing."""
 
     def open_adapter(self, ownership: Ownership) -> Netfilter:
@@ -54,11 +54,11 @@ def open_netfilter(backend: str, ownership: Ownership) -> tuple[str, Netfilter]:
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
-async def remove_backends(ownership: Ownership, exception: str | None = None) -> dict[str, KernelError | None]:
-    """Remove our objects from all backends except *exception*; return each backend's error or None."""
-    errors: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != exception}
+async def remove_backends(ownership: Ownership, kept: str | None = None) -> dict[str, KernelError | None]:
+    """Remove our objects from all backends except the one *kept*; return each backend's error or None."""
+    errors: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != kept}
     for name in errors:
-        if _MODULES[name].in_use():
+        if _MODULES[name].may_have_objects():
             with closing(_MODULES[name].open_adapter(ownership)) as netfilter:
                 try:
                     await netfilter.remove()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Netfilter port with legacy iptables and ipset: one static rule and one set per family and listening port.
+"""Implements ``Netfilter`` with legacy iptables and ipset: two static rules and one set per family and listening port.
 
-The rule is in mangle POSTROUTING. It sends every packet with data from a listening port through
+The rules are in mangle POSTROUTING. One sends every packet with data from a listening port through
 ``SET --map-set … --map-mark --map-prio`` (iptables-extensions(8)): the subflow's entry sets our bits of the mark and
 the HTB class. The lookup is one hash lookup, however many entries there are. The key is client address, client port and
-proxy address; one set per listening port completes the four-tuple.
+proxy address; one set per listening port completes the four-tuple. Packets without data lose their class.
 
-pyroute2 creates and destroys the sets. For an entry, it takes 260 µs; our encoding (ip_set.h) takes 6 µs: 1,000
-connections per second need 2,000 changes. python-iptables loads kernel modules when it is loaded, and reading a table
-creates the table, which then costs time for every packet and cannot be removed. So :func:`in_use` does neither.
+pyroute2 creates and destroys the sets. It takes 260 µs to change an entry; our encoding (ip_set.h) takes 6 µs, and
+1,000 connections per second need 2,000 changes. :func:`may_have_objects` reads no table and does not load
+python-iptables: the former creates a table, which costs time for every packet; the latter loads kernel modules.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class IptablesNetfilter:
         problems = []
         for is_ipv6 in (False, True):
             try:
-                _, own_rules = self._postrouting(is_ipv6)
+                _, own_rules = self._read_postrouting(is_ipv6)
             except (self._iptc.IPTCError, self._iptc.XTablesError) as error:  # a foreign rule's extension is missing
                 raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
             rules = self._rules(is_ipv6)
@@ -122,8 +122,8 @@ class IptablesNetfilter:
             await asyncio.sleep(0)
         return problems
 
-    def _postrouting(self, is_ipv6: bool) -> tuple[Any, list[Any]]:
-        chain = self._iptc.Chain(_mangle(self._iptc, is_ipv6), "POSTROUTING")
+    def _read_postrouting(self, is_ipv6: bool) -> tuple[Any, list[Any]]:
+        chain = self._iptc.Chain(_mangle_table(self._iptc, is_ipv6), "POSTROUTING")
         return chain, [
             rule
             for rule in chain.rules
@@ -133,12 +133,12 @@ class IptablesNetfilter:
     async def _edit_postrouting(self, is_ipv6: bool, keep: list[Any]) -> None:
         """Make *keep* our only rules in mangle POSTROUTING; do not change foreign rules.
 
-        A commit replaces the whole table. It fails with EAGAIN if a program changed it without the lock: retry.
+        A commit replaces the whole table. If a program changed the table without the lock, it fails with EAGAIN: retry.
         """
         async with _xtables_lock():
             for attempt in range(_ATTEMPTS):
                 try:
-                    chain, own_rules = self._postrouting(is_ipv6)
+                    chain, own_rules = self._read_postrouting(is_ipv6)
                     surplus = [rule for rule in own_rules if rule not in keep]
                     missing = [rule for rule in keep if rule not in own_rules]
                     for rule in surplus:
@@ -182,11 +182,11 @@ class IptablesNetfilter:
         requests = ((_CMD_DEL, 0, _entry(four_tuple)) for four_tuple in tuples)
         await self._request(requests, f"remove {len(tuples)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
 
-    async def _request(self, requests: Iterator[tuple[int, int, bytes]], task: str, ignore: Sequence[int] = ()) -> None:
-        failures: list[KernelError] = []  # only the first failure: see ``runtime.event_loop``
+    async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
+        failures: list[KernelError] = []  # only the first; a list avoids a reference cycle (``runtime.event_loop``)
         while chunk := list(islice(requests, _CHUNK)):
             try:
-                self._netlink.requests(chunk, task, ignore)
+                self._netlink.requests(chunk, what, ignore)
             except KernelError as error:
                 failures = failures or [error]
             await asyncio.sleep(0)
@@ -194,7 +194,7 @@ class IptablesNetfilter:
             raise failures.pop()
 
     async def remove(self) -> None:
-        for is_ipv6 in (False, True) if in_use() else ():
+        for is_ipv6 in (False, True) if may_have_objects() else ():
             await self._edit_postrouting(is_ipv6, keep=[])
         async with AsyncIPSet() as sets:
             for name in _our_sets():
@@ -255,7 +255,7 @@ def missing_support() -> str | None:
     try:
         iptc = python_iptables()
         for is_ipv6 in (False, True):
-            _mangle(iptc, is_ipv6)
+            _mangle_table(iptc, is_ipv6)
         rule = iptc.Rule()
         rule.create_match("length")
         rule.create_target("SET")
@@ -264,8 +264,8 @@ def missing_support() -> str | None:
     return None
 
 
-def in_use() -> bool:
-    """Return whether our sets exist. Our rules refer to them, so rules cannot exist without them."""
+def may_have_objects() -> bool:
+    """Return whether our sets exist: without them our rules, which refer to them, cannot exist."""
     with suppress(KernelError, OSError):
         return bool(_our_sets())
     return False
@@ -279,7 +279,7 @@ def _our_sets() -> list[str]:
     return [name for name in dict.fromkeys(names) if _OUR_SET.fullmatch(name)]
 
 
-def _mangle(iptc: Any, is_ipv6: bool) -> Any:
+def _mangle_table(iptc: Any, is_ipv6: bool) -> Any:
     """Return the current mangle table. python-iptables keeps one object per table and dereferences its handle to make a
     rule: refresh it, never close it."""
     table = (iptc.Table6 if is_ipv6 else iptc.Table)("mangle", False)
@@ -310,8 +310,8 @@ def _lock_file() -> TextIO:
     try:
         return open(path, encoding="ascii", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
     except OSError as error:
-        remedy = "mptcp-throttler.service gives it to its user, and nftables needs no lock"
-        raise KernelError(f"iptables' lock {path}: {error.strerror}; {remedy}") from error
+        remedy = "mptcp-throttler.service gives the file to its user, and nftables needs no lock"
+        raise KernelError(f"iptables' lock {path} cannot be opened: {error.strerror}; {remedy}") from error
 
 
 def _set_name(is_ipv6: bool, port: int) -> str:
@@ -332,7 +332,7 @@ def header(set_name: str, is_ipv6: bool) -> bytes:
 
 
 def _entry(four_tuple: FourTuple, skbinfo: bytes = b"") -> bytes:
-    """Return a request's payload: the set of *four_tuple*, its key in it, and *skbinfo* to add or replace."""
+    """Return the payload of a request on one entry: its set, its key, and to add or replace it also *skbinfo*."""
     key = _address(_DATA_IP, four_tuple.remote) + _address(_DATA_IP2, four_tuple.local)
     key += attribute(_DATA_PORT | NLA_NET_BYTEORDER, _PORT.pack(four_tuple.remote_port))
     key += attribute(_DATA_PROTO, bytes([_TCP]))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The Netfilter port with nftables: one table, one chain, one verdict map per family. nft(8), libnftables(3).
+"""Implements ``Netfilter`` with nftables: one table, one chain, one verdict map per family. nft(8), libnftables(3).
 
 The chain looks up the packet's four-tuple in the map. The verdict is a jump to a class chain. There is one class chain
 for each pair of class and mark; it sets our bits of the mark and the HTB class. Each call of libnftables is one
 transaction, and can take tens of milliseconds, so long calls run in a thread. Reads use netlink, datagram by datagram
 (linux/netfilter/nf_tables.h), because libnftables lists a map as one text: 30 ms for 10,000 entries.
 
-A foreign entry in our maps reads as an entry without our target, so the reconciler removes or replaces it.
+A foreign entry in our maps is read as an entry with the target ``_FOREIGN``, so the reconciler removes or replaces it.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ class LibNftables:
 
 
 class NftablesNetfilter:
-    """The Netfilter port on one of our tables, in the network namespace in which this object is created."""
+    """Implements ``Netfilter`` with one of our tables, in the network namespace in which this object is created."""
 
     def __init__(self, table: NftTable) -> None:
         self._table = table
         self._nft = LibNftables()
         self._targets: dict[FourTuple, Target] = {}
-        self._uses: Counter[Target] = Counter()
-        self._changes = 0  # counts starts and ends of changes, so that a read can detect a change in between
+        self._uses: Counter[Target] = Counter()  # number of entries, by target
+        self._changes = 0  # counts starts and ends of changes, so that a read can detect a change during the read
         self._base_rules: dict[str, tuple[bytes, ...]] = {}
         self._class_rules: dict[Target, tuple[bytes, ...]] = {}
         """Rules of the class chains as created; ``_base_rules``: of the base chains."""
@@ -113,24 +113,24 @@ class NftablesNetfilter:
 
     async def prepare(self) -> None:
         present = [name for _, name in socket.if_nameindex()]
-        hooked: dict[str, str | None] = {}
+        devices: dict[str, str | None] = {}
         chains: set[Target] = set()
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             async for name, hook in in_slices(_chains(netlink, self._table.family)):
                 if hook is None:
                     chains.add(_target(name))
                 else:
-                    hooked[name] = text(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
+                    devices[name] = text(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
         # A predecessor may have hooked other interfaces. The download table has no interfaces.
-        obsolete = self._table.obsolete_chains(hooked, present) if self._table.interfaces else []
+        obsolete = self._table.obsolete_chains(devices, present) if self._table.interfaces else []
         commands = [f"delete chain {self._table.name} {name}" for name in obsolete]
         await self._run((*commands, *self._table.table(present)), f"create the nftables table {self._table.name}")
         self._base_rules = self._base_chains(present)
         _, is_complete = await self._read_entries()
         if is_complete:
             await self._drop_unused_chains(chains)
-        # Another program may have flushed a class chain, and chains refer to the device by its index, which may have
-        # changed.
+        # Create the class chains of all entries again: another program may have flushed them, or have replaced the IFB
+        # device, whose index they contain.
         targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
         for start in range(0, len(targets), _CHUNK):
             lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))
@@ -160,9 +160,9 @@ class NftablesNetfilter:
                         actual[target].append(rule)
                 interrupted = netlink.interrupted
             if before == self._changes and not interrupted:
-                differ = [target for target, rules in expected.items() if tuple(actual[target]) != rules]
+                damaged = [target for target, rules in expected.items() if tuple(actual[target]) != rules]
                 name = self._table.name
-                return [f"chain {nft_chain_name(each)} of table {name} was changed" for each in differ[:1]]
+                return [f"chain {nft_chain_name(each)} of table {name} was changed" for each in damaged[:1]]
         return []  # the next comparison finds the differences
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
@@ -352,8 +352,8 @@ def missing_support() -> str | None:
     return None
 
 
-def in_use() -> bool:
-    """Return whether our tables may exist. If they do not, removing them costs little."""
+def may_have_objects() -> bool:
+    """Return whether our tables may exist. There is no closer check, because removing absent tables costs little."""
     return missing_support() is None
 
 

@@ -2,7 +2,7 @@
 """Socket diagnostics: dumps and look-ups of this host's current MPTCP subflows. sock_diag(7).
 
 They find connections older than the daemon, and measure bytes, rates and losses of subflows. Each dump has its own
-netlink socket, because a socket carries one dump at a time, look-ups happen during it, and the caller may abandon it.
+netlink socket, because a socket carries one dump at a time, look-ups happen meanwhile, and a dump may be abandoned.
 
 An MPTCP subflow reports its token, address identifiers and flags as upper-layer protocol (ULP) information
 (linux/inet_diag.h, linux/mptcp.h). The kernel writes the same attributes at the same offsets for all sockets of one
@@ -80,7 +80,7 @@ class SocketDiagnostics:
         """Return the subflows that exist, and the errors for those whose state is unknown."""
         subflows: list[KernelSubflow] = []
         refused: dict[FourTuple, KernelError] = {}
-        read = time.monotonic()
+        read_time = time.monotonic()
         for start in range(0, len(four_tuples), _BATCH):
             batch = four_tuples[start : start + _BATCH]
             first = self._look_ups.send([(SOCK_DIAG_BY_FAMILY, 0, exact_request(each)) for each in batch], _LOOK_UP)
@@ -92,7 +92,7 @@ class SocketDiagnostics:
                 if index >= len(batch):
                     continue
                 waiting -= 1
-                error = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, subflows, read)
+                error = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, subflows, read_time)
                 if error is not None and netlink.error_of(error[1]) != errno.ENOENT:
                     refused[batch[index]] = refusal(error[1], _LOOK_UP)
         # For a closed socket the kernel returns the listening socket.
@@ -132,9 +132,9 @@ class SocketDiagnostics:
             while end is None:
                 data = dump.receive(_DUMP)
                 # The kernel fills a datagram when the previous one is received.
-                read, filled = filled, time.monotonic()
+                read_time, filled = filled, time.monotonic()
                 batch: list[KernelSubflow] = []
-                end = self._decoder.decode(data, sequence, DUMP, batch, read)
+                end = self._decoder.decode(data, sequence, DUMP, batch, read_time)
                 if end is not None:
                     netlink.check_end(end[1], _DUMP)
                 yield batch
@@ -174,7 +174,7 @@ def _four_tuple(identity: bytes) -> FourTuple:
     return FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port)
 
 
-_Path = tuple[int, ...]
+_Key = tuple[int, ...]  # the type of an attribute, after the types of those that contain it
 
 
 class _Layout(NamedTuple):
@@ -196,9 +196,9 @@ class Decoder:
         self._layouts: dict[int, _Layout | None] = {}
 
     def decode(
-        self, data: bytes, sequence: int, kind: int, subflows: list[KernelSubflow], read: float
+        self, data: bytes, sequence: int, kind: int, subflows: list[KernelSubflow], read_time: float
     ) -> tuple[int, bytes] | None:
-        """Append to *subflows* those in a datagram's messages of type *kind* with *sequence*; *read*: time of reading.
+        """Append to *subflows* those in the messages of type *kind* with *sequence* in the datagram *data*.
 
         Return type and payload of the first message with *sequence* and another type; otherwise None.
         """
@@ -226,13 +226,13 @@ class Decoder:
                 continue
             identity, cookie, token, flags, remote_id, local_id, data_sequence = layout.values(fields)
             info = read_info(data, start + layout.info)
-            mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, max_pacing, *rest = info
-            acked, received, segments_out, not_sent, delivery, window_limited = rest
+            mss, unacked, sacked, lost, rtt, variance, window, retransmits, pacing, max_pacing, *others = info
+            acked, received, segments_out, not_sent, delivery, window_limited = others
             limit = None if max_pacing >= _NO_PACING_LIMIT else max_pacing * 8
             rates = not_sent, pacing * 8, limit, delivery * 8
             tcp = (rtt, mss, unacked, *rates, window_limited, sacked, variance, retransmits, segments_out, lost, window)
             made_backup, backup = flags & _FLAG_MADE_BACKUP != 0, flags & _FLAG_BACKUP != 0
-            state = token, _four_tuple(identity), not flags & _FLAG_JOIN, local_id, remote_id, backup, read
+            state = token, _four_tuple(identity), not flags & _FLAG_JOIN, local_id, remote_id, backup, read_time
             counts = acked, received, cookie, new(TcpInfo, tcp), made_backup, data_sequence
             append(new(KernelSubflow, state + counts))
         return None
@@ -246,11 +246,11 @@ def _layout(message: bytes, family: int) -> _Layout | None:
     headers = [(offset - 4, "I") for offset, _ in offsets.values()]
     fields = []
     if _TOKEN in offsets:
-        needed = {path: struct.calcsize(f"={code}") for path, code in _ATTRIBUTES.items()} | {_INFO: _TCP_INFO.size}
-        if any(offsets.get(path, (0, 0))[1] < size for path, size in needed.items()):
+        needed = {key: struct.calcsize(f"={code}") for key, code in _ATTRIBUTES.items()} | {_INFO: _TCP_INFO.size}
+        if any(offsets.get(key, (0, 0))[1] < size for key, size in needed.items()):
             return None
         fields = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
-        fields += [(offsets[path][0], code) for path, code in _ATTRIBUTES.items()]
+        fields += [(offsets[key][0], code) for key, code in _ATTRIBUTES.items()]
     ordered, codes, position = sorted([*headers, *fields]), "=", 0  # the order differs between kernels
     for offset, code in ordered:
         codes += f"{offset - position}x {code} "
@@ -261,17 +261,17 @@ def _layout(message: bytes, family: int) -> _Layout | None:
     return _Layout(reader, select, select(reader.unpack(message)), values, offsets.get(_INFO, (0, 0))[0])
 
 
-def _attribute_offsets(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
-    """Return offset and length of each attribute's payload by its types; None if one is malformed or occurs twice."""
-    offsets: dict[_Path, tuple[int, int]] = {}
+def _attribute_offsets(message: bytes, start: int, end: int, outer: _Key = ()) -> dict[_Key, tuple[int, int]] | None:
+    """Return offset and length of each attribute's payload; None if one is malformed or occurs twice."""
+    offsets: dict[_Key, tuple[int, int]] = {}
     while start + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(message, start)
-        attribute_path = (*path, kind & netlink.NLA_TYPE_MASK)
-        if length < 4 or start + length > end or attribute_path in offsets:
+        key = (*outer, kind & netlink.NLA_TYPE_MASK)
+        if length < 4 or start + length > end or key in offsets:
             return None
-        offsets[attribute_path] = start + 4, length - 4
-        if attribute_path in (_ULP, _MPTCP):
-            inner = _attribute_offsets(message, start + 4, start + length, attribute_path)
+        offsets[key] = start + 4, length - 4
+        if key in (_ULP, _MPTCP):
+            inner = _attribute_offsets(message, start + 4, start + length, key)
             if inner is None:
                 return None
             offsets |= inner

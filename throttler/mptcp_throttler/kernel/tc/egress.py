@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class HtbTrafficControl:
-    """The TrafficControl port on interfaces, which other programs use too, of the current network namespace."""
+    """Implements ``TrafficControl`` for interfaces that other programs use too, in the current network namespace."""
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
@@ -40,7 +40,7 @@ class HtbTrafficControl:
         self._loaded_originals: dict[str, dict[str, Any]] | None = None
         """Original roots and limits by interface index, as in the state file; None before the first read."""
         self._absent: set[str] = set()
-        self._gso: Callable[[int], int] | None = None
+        self._adapt_gso: Callable[[int], int] | None = None
         """Maps the original GSO limit to ours, in bytes; None before :meth:`set_gso_limit`."""
         self._tree = HtbTree(ownership)
 
@@ -75,7 +75,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_over(self, link: Link) -> bool:
-        """Install our root on *link*; return whether it replaced another root. Before a KernelError, restore that."""
+        """Install our root on *link*; return whether it replaced another root. On an error, restore the other root."""
         if self._tree.is_ours(link):
             await self._tree.install_root(link)
             return False
@@ -85,7 +85,7 @@ class HtbTrafficControl:
             if original["name"] == link.name and find_link(int(index)) is None:
                 del self._originals[index]
         tree = [saved._asdict() for saved in former]
-        self._originals[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": tree}
+        self._originals[str(link.index)] = {"name": link.name, "gso": self._original_gso(link), "tree": tree}
         self._write_notes()
         try:
             await self._tree.install_root(link)
@@ -99,9 +99,9 @@ class HtbTrafficControl:
     def _report_left_out(self, refused: dict[str, str]) -> None:
         for name, reason in refused.items():
             if self.left_out.get(name) != reason:
-                log.error("%s; until its root can be replaced, %s is not shaped; the others are", reason, name)
+                log.error("%s; until its root can be replaced, %s is not shaped; others are shaped", reason, name)
         for name in self.left_out.keys() - refused.keys() - self._absent:
-            log.info("the root of %s can be replaced again: it is shaped", name)
+            log.info("the root of %s can be replaced again: %s is shaped", name, name)
         self.left_out = refused
 
     def _restore_others(self) -> None:
@@ -130,8 +130,8 @@ class HtbTrafficControl:
             log.error("%s", error)
 
     def set_gso_limit(self, limit: Callable[[int], int]) -> None:
-        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
-        self._gso, self.settled = limit, False
+        """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits: *limit* maps original to new bytes."""
+        self._adapt_gso, self.settled = limit, False
 
     async def settle(self) -> None:
         for link in self._shaped_links():
@@ -141,11 +141,11 @@ class HtbTrafficControl:
         self.settled = True
 
     def _gso_target(self, link: Link) -> dict[str, int]:
-        if self._gso is None:
+        if self._adapt_gso is None:
             return link.gso
-        return {name: self._gso(size) for name, size in self._gso_before(link).items()}
+        return {name: self._adapt_gso(size) for name, size in self._original_gso(link).items()}
 
-    def _gso_before(self, link: Link) -> dict[str, int]:
+    def _original_gso(self, link: Link) -> dict[str, int]:
         original = self._originals.get(str(link.index))
         return link.gso if original is None else dict(original["gso"])
 
@@ -176,7 +176,7 @@ class HtbTrafficControl:
         await self._tree.delete(self._shaped_links(), minors)
 
     async def restore(self) -> None:
-        self._gso, self.settled = None, True
+        self._adapt_gso, self.settled = None, True
         self.left_out = {}
         links = [*self._links(), *filter(None, (find_link(int(index)) for index in self._originals))]
         failures = []
@@ -233,7 +233,7 @@ class HtbTrafficControl:
             try:
                 notes: dict[str, dict[str, Any]] = {} if text is None else json.loads(text)
                 if not all(map(str.isdigit, notes)):
-                    raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
+                    raise ValueError("an earlier version wrote it; 'mptcp-throttler cleanup' of that version reads it")
             except ValueError as error:
                 message = f"{self._state_file} cannot be read ({error}); it records what to restore at the root"
                 raise KernelError(message) from error

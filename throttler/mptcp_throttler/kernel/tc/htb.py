@@ -67,7 +67,7 @@ class HtbTree:
     def __init__(self, ownership: Ownership, for_received: bool = False) -> None:
         self._major = ownership.htb_major
         self._root = ownership.htb_major << 16
-        self._fixed = (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
+        self._fixed_classes = (LINK_MINOR, self._root), (DEFAULT_MINOR, self._root | LINK_MINOR)
         self._for_received = for_received
         self._leaf_kind = "tbf" if for_received else "pfifo"
 
@@ -87,8 +87,8 @@ class HtbTree:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{operation}: {os.strerror(error.code)}{hint}") from error
         # Always set both classes: a daemon may have been killed before it did, or another program changed them.
-        for minor, parent in self._fixed:
-            await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
+        for minor, parent in self._fixed_classes:
+            await _request([self._class_request(operation, link, replace(_UNCAPPED, minor=minor), parent)])
         if is_new:
             kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._for_received else ("fq_codel", b"")
             operation = f"set the default queue of {link.name} to {kind}"
@@ -99,11 +99,11 @@ class HtbTree:
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
-        await _request(request for spec in specs for link in links for request in self._with_queue(link, spec))
+        await _request(request for spec in specs for link in links for request in self._class_and_queue(link, spec))
 
-    def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
+    def _class_and_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
         operation = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
-        yield self._class(operation, link, spec, self._root | LINK_MINOR)
+        yield self._class_request(operation, link, spec, self._root | LINK_MINOR)
         # With a fixed handle (the class's minor as major) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
         if self._for_received:
@@ -111,7 +111,7 @@ class HtbTree:
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
         yield operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue
 
-    def _class(self, operation: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
+    def _class_request(self, operation: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
         rate, ceil = spec.rate // 8, spec.ceil // 8
         ticks = (
             min(0xFFFFFFFF, round(size / speed / _TICK_SECONDS))
@@ -135,7 +135,7 @@ class HtbTree:
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
         """Return deviations from :meth:`install_root` on *link*, as texts, and our leaf classes by minor number."""
-        limits: dict[int, int] = {}
+        queue_packets: dict[int, int] = {}
         is_ours = False
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # The kernel filters only class dumps by interface: a qdisc dump covers all interfaces.
@@ -144,7 +144,7 @@ class HtbTree:
                 if parent == TC_H_ROOT:
                     is_ours = is_ours or (kind, handle) == ("htb", self._root)
                 elif kind == self._leaf_kind:
-                    limits[parent] = _tbf_packets(options) if self._for_received else integer(options[:4])
+                    queue_packets[parent] = _tbf_packets(options) if self._for_received else integer(options[:4])
             specs: dict[int, ClassSpec] = {}
             parents: dict[int, int] = {}
             classes = netlink.dump(root_qdisc.RTM_GETTCLASS, _dump_request(link), f"list the classes of {link.name}")
@@ -152,10 +152,10 @@ class HtbTree:
                 handle, parent, kind, options = _parse(body, link, TCA_OPTIONS)
                 if kind == "htb" and handle >> 16 == self._major:
                     minor = handle & 0xFFFF
-                    specs[minor] = _spec(minor, options, limits.get(handle, 0))
+                    specs[minor] = _spec(minor, options, queue_packets.get(handle, 0))
                     parents[minor] = parent
         problems = [] if is_ours else [f"our root qdisc is not on {link.name}"]
-        for minor, parent in self._fixed:
+        for minor, parent in self._fixed_classes:
             spec = specs.pop(minor, None)
             # The kernel reports TC_H_ROOT as parent of a class directly below the root qdisc.
             has_parent = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
@@ -242,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # only the first failure; why in a list: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first; a list avoids a reference cycle (``runtime.event_loop``)
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for operation, flags, kind, payload in in_slices(requests):

@@ -24,8 +24,8 @@ _IFINFOMSG = struct.Struct("=BxHiII")
 _IFF_UP = 1
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_LINK_NETNSID = 3, 5, 10, 18, 37
 _IFLA_INFO_KIND = 1
-_UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
-"""Kinds whose packets also pass the interface below unchanged. Tunnels wrap packets; a veth(4) names its peer."""
+_PASSED_UNCHANGED = frozenset(["ipvlan", "ipvtap", "macvlan", "macvtap", "vlan"])
+"""Kinds of interfaces whose packets also pass the interface below unchanged; not tunnels, and not veth(4)."""
 _RTM_GETADDR = 22
 _IFADDRMSG = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -48,7 +48,7 @@ class Link:
 
 
 def find_link(key: str | int) -> Link | None:
-    """Return the interface with this index, name or altname (which is then its name), or None. Raises KernelError."""
+    """Return the interface with this index, name or altname (returned as the name), or None. Raises KernelError."""
     request = _IFINFOMSG.pack(0, 0, key if isinstance(key, int) else 0, 0, 0)
     if isinstance(key, str):
         request += string(_IFLA_IFNAME, key)
@@ -80,11 +80,11 @@ def networks() -> list[IPv4Network | IPv6Network]:
 
 
 def lower_interfaces(links: Iterable[Link]) -> dict[str, set[str]]:
-    """Return, for each of *links*, the interface below it or its ports, if its packets also pass these unchanged."""
+    """Return, for each of *links*, the names of its ports and of the interface below that its packets also pass."""
     by_index = {link.index: link for link in links}
     lower: dict[str, set[str]] = {link.name: set() for link in by_index.values()}
     for link in by_index.values():
-        if link.kind in _UNCHANGED and link.below in by_index:
+        if link.kind in _PASSED_UNCHANGED and link.below in by_index:
             lower[link.name].add(by_index[link.below].name)
         if link.master in by_index:
             lower[by_index[link.master].name].add(link.name)
@@ -113,8 +113,8 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
 
 
 class Routes:
-    """Looks up egress interfaces of subflows without captured packets, such as those older than the daemon, in about
-    20 µs. A local address may be on several interfaces, so it does not determine one."""
+    """Looks up the egress interface of a subflow of which no packet was captured, for example because it is older than
+    the daemon. Takes about 20 µs. The local address does not suffice: it may be on several interfaces."""
 
     def __init__(self, interfaces: Sequence[str]) -> None:
         self._interfaces = interfaces

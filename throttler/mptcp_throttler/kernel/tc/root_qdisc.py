@@ -48,15 +48,15 @@ def read_root(link: Link) -> Saved | None:
 
 
 def save(link: Link) -> list[Saved]:
-    """Return the root tree of *link*; empty for the default qdisc. Raises KernelError if it is not restorable."""
+    """Return the root tree of *link*; empty for the default qdisc. Raises KernelError if it cannot be restored."""
     interface, root = link.name, read_root(link)
     if root is None or root.handle == 0:
         return []
     qdiscs = [saved for saved in _dump(link) if saved.parent >> 16 != _TC_H_INGRESS_MAJOR or saved.parent == TC_H_ROOT]
-    foreign = sorted({saved.kind for saved in qdiscs if saved.kind not in RESTORABLE})
-    if foreign:
+    others = sorted({saved.kind for saved in qdiscs if saved.kind not in RESTORABLE})
+    if others:
         raise KernelError(
-            f"interface {interface} has a qdisc of kind {', '.join(foreign)}, which could not be restored exactly; "
+            f"interface {interface} has a qdisc of kind {', '.join(others)}, which could not be restored exactly; "
             f"remove it (tc qdisc del dev {interface} root) or leave {interface} out of 'interfaces'"
         )
     if any(_has_filters(link, saved.handle) for saved in qdiscs if saved.handle):
@@ -86,8 +86,8 @@ def _dump(link: Link) -> list[Saved]:
     qdiscs = []
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         for body in netlink.dump(RTM_GETQDISC, TCMSG.pack(0, link.index, 0, 0, 0), "list qdiscs"):
-            _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
-            if owner != link.index:
+            _family, index, handle, parent, _info = TCMSG.unpack_from(body)
+            if index != link.index:
                 continue
             fields = dict(attributes(body, TCMSG.size))
             saved = b"".join(attribute(each, fields[each]) for each in _SAVED_ATTRIBUTES if each in fields)

@@ -35,12 +35,13 @@ long load_header_option(struct bpf_sock_ops *socket, void *option, __u32 bytes, 
 void *to_mptcp_socket(void *socket) HELPER(skc_to_mptcp_sock);
 void *to_tcp_socket(void *socket) HELPER(skc_to_tcp_sock);
 
-/* program_constants() of kernel/bpf.py. They are constant in a loaded program, so the verifier skips unreachable code. */
+/* Set by program_constants() of kernel/bpf.py. They are constant in a loaded program, so the verifier skips code that
+ * they make unreachable. */
 struct settings {
     __u64 namespace;     /* cookie of the network namespace whose sockets are handled */
     __u32 user_timeout;  /* TCP_USER_TIMEOUT of a socket that retransmits, ms */
-    __u32 classes;       /* handle of the HTB qdisc; its lower half is 0 */
-    __u32 has_options;   /* whether subflows get initial options: not if the kernel takes them for plain TCP */
+    __u32 qdisc;         /* handle of the HTB qdisc; its lower half is 0 */
+    __u32 has_options;   /* whether subflows get initial options: no if the kernel cannot tell them from plain TCP */
     __u8 ports[1 << 13]; /* bit n: connections accepted on port n are ours */
 };
 const volatile struct settings settings SEC(".rodata.settings") = {0};

@@ -49,8 +49,8 @@ static inline int set_limit(void *socket)
 /* Reset the SO_PRIORITY of a socket if it names a class of our qdisc. */
 static inline void leave_class(void *socket, __u32 priority)
 {
-    __u32 none = 0;
+    __u32 no_class = 0;
 
-    if ((priority & 0xffff0000) == settings.classes)
-        set_option(socket, SOL_SOCKET, SO_PRIORITY, &none, sizeof(none));
+    if ((priority & 0xffff0000) == settings.qdisc)
+        set_option(socket, SOL_SOCKET, SO_PRIORITY, &no_class, sizeof(no_class));
 }

@@ -3,8 +3,8 @@
 #include "bpf.h"
 
 struct closed {
-    __u64 acked;
-    __u64 received;
+    __u64 acked;    /* payload bytes */
+    __u64 received; /* payload bytes */
     __u32 family;
     __u32 remote_ip4;
     __u32 remote_ip6[4];

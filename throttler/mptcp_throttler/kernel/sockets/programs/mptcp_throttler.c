@@ -7,7 +7,7 @@
 #define MP_JOIN 1 /* subtype, RFC 8684, 3.2 */
 /* After this number of data segments, a socket loses the class with which it began. */
 #define INITIAL_CLASS_SEGMENTS 31
-/* After this number of data segments (450 kB), a socket without our limit gets LARGE_BOUND if its bound is smaller. */
+/* After this number of data segments (450 kB), a socket without our limit may have at least LARGE_BOUND unsent. */
 #define SMALL_BOUND_SEGMENTS 310
 #define LARGE_BOUND 65536 /* bytes; the same as in shaping/initial_options.py */
 
@@ -38,7 +38,7 @@ static inline void set_initial_options(struct bpf_sock_ops *socket)
 {
     struct prefix key = {.bits = 128};
     struct initial_options *options;
-    __u32 none = 0;
+    __u32 no_rate = 0;
 
     if (socket->family == AF_INET) {
         key.address[2] = __builtin_bswap32(0xffff);
@@ -59,7 +59,7 @@ static inline void set_initial_options(struct bpf_sock_ops *socket)
     if (options->class)
         set_option(socket, SOL_SOCKET, SO_PRIORITY, &options->class, sizeof(options->class));
     if (options->rests && is_join(socket))
-        set_option(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
+        set_option(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &no_rate, sizeof(no_rate));
 }
 
 static inline void raise_small_bound(struct bpf_sock_ops *socket)
