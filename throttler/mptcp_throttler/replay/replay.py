@@ -7,7 +7,7 @@ time of the capture. Differences from the daemon:
 - Kernel events are derived from the packets (``endpoint``).
 - Subflows that began before the capture are unknown; the daemon lists the sockets when it starts.
 - Budgets start at 0 used bytes, and count captured bytes.
-- Guard and steering need samples of sockets, so entries only name the rule that steers a subflow, as ``plan`` does.
+- Guard and steering need samples of sockets. So entries only name the rule that steers a subflow, as ``plan`` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.replay.capture import Captured
+from mptcp_throttler.replay.capture import CapturedSegment
 from mptcp_throttler.replay.descriptions import describe_segment
 from mptcp_throttler.replay.endpoint import Endpoint
 from mptcp_throttler.stages.budget import BudgetStage, StepReached
@@ -37,7 +37,7 @@ from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.text import planned_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
-MAX_TICKS: Final = 10_000  # in a gap, a check covers at least 1/10,000 of it: a damaged time may be years ahead
+MAX_TICKS: Final = 10_000  # in longer gaps, checks are farther apart: a segment's damaged time may be years ahead
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MAX_ACCOUNTS: Final = 20  # maximum accounts in the summary; if the policy has more budgets, one account of each
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
@@ -126,7 +126,7 @@ class Replay:
     def counters(self) -> dict[str, int]:
         return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
 
-    def process(self, captured: Captured) -> Iterator[Entry]:
+    def process(self, captured: CapturedSegment) -> Iterator[Entry]:
         """Process a segment to or from the proxy's ports. Yield entries of times before it, an entry of the segment if
         it carries signalling, and entries of its effects."""
         segment = captured.segment
@@ -205,7 +205,7 @@ class Replay:
         return next((name for network, name in self.interfaces if network is None or address in network), captured)
 
     def _has_signalling(self, segment: Segment, four_tuple: FourTuple) -> bool:
-        """Return whether the segment has SYN, FIN, RST, or any option other than DSS."""
+        """Return whether to show a segment: a SYN or, after an MPTCP SYN, a FIN, RST or any option other than DSS."""
         if segment.flags & SYN:
             if segment.options:
                 self._syn_seen[four_tuple] = True
@@ -218,7 +218,7 @@ class Replay:
             bool(segment.flags & (FIN | RST)) or any(not isinstance(each, Dss) for each in segment.options)
         )
 
-    def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
+    def _count(self, captured: CapturedSegment, four_tuple: FourTuple, from_client: bool) -> None:
         """Count the data of an active subflow; a segment in the wrong direction is forged, and does not count."""
         segment, counts = captured.segment, self._active.get(four_tuple)
         if counts is None or segment.outgoing is from_client or not captured.length:

@@ -50,7 +50,7 @@ class Budgets(Component):
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None  # used only in the ledger thread; None until a policy has a budget
         self._boot_id = ""
-        self._read_periods: Collection[tuple[str, int]] = ()
+        self._read_periods: Collection[tuple[str, int]] = ()  # periods whose accounts were read
         self._write_lock = asyncio.Lock()
         self._last_write = -math.inf
         self._clock_offset = math.inf  # wall clock minus monotonic clock at the last tick, seconds
@@ -62,7 +62,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # Advance first: a new period drops the accounts of budgets that the stage does not know yet, read below.
+        # Advance first: at a new period, the stage drops accounts of unknown budgets, such as those read below.
         self._decide(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         if self._ledger is None:

@@ -60,7 +60,7 @@ class Daemon:
         kernel: KernelAccess = REAL,
         read_settings: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
+        """*read_settings* returns notes on changes of the settings file. Needs a running loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
         self._pid = os.getpid()
@@ -75,7 +75,7 @@ class Daemon:
         # This is the order of preparation; components close in reverse. The ledger comes first: if it cannot be used,
         # the start must not change the kernel, but a component that had adopted objects of a killed daemon would remove
         # them when it closes. Limits on sockets come last, but before the observers: a connection that is accepted
-        # before them is never paced.
+        # before the limits are installed is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
             Grants(engine),
@@ -100,14 +100,14 @@ class Daemon:
         """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
         loop = asyncio.get_running_loop()
         with single_daemon("mptcp-throttler", self._settings.state_directory):
-            # In place from the first change of the kernel to the last, so that no signal ends the daemon in between.
+            # From the first change of the kernel to the last, no signal must end the daemon.
             for number in STOP_SIGNALS:
                 signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.stop.set))
             loop.add_signal_handler(signal.SIGHUP, self.reload)
             try:
                 await self.serve()
             finally:
-                # A loop restores default actions of its handlers when it closes; a mask is only for one thread.
+                # When a loop closes, it restores the default actions of its signals; a mask is for one thread only.
                 for number in STOP_SIGNALS:
                     signal.signal(number, signal.SIG_IGN)
 
@@ -194,7 +194,7 @@ class Daemon:
             try:
                 await self._engine.sampler.sweep()
             except KernelError as error:
-                log.error("%s; the last bytes of budgets are not counted", error)
+                log.error("%s; the last bytes are not counted in budgets", error)
 
     async def _reload_on_request(self) -> None:
         while True:

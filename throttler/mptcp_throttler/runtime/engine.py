@@ -95,7 +95,7 @@ class Engine:
         consumers = self.socket_limiter, self.uploads, *stages, self.traffic
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.act_on)
         self._log_limiters = {kind: RateLimiter(MAX_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
-        self._open_rules: tuple[bool, ...] = ()  # per rule, whether its window was open at the last :meth:`enforce`
+        self._open_rules: tuple[bool, ...] = ()  # per rule, whether it was within its hours at the last :meth:`enforce`
         self._clock_changed = asyncio.Event()
 
     # Sources of changes
@@ -107,7 +107,7 @@ class Engine:
         self.policy_since = time.monotonic()
 
     async def enforce_by_clock(self) -> None:
-        """Enforce the policy when a window of its rules opens or closes, forever."""
+        """Enforce the policy when the hours of a rule begin or end, forever."""
         while True:
             now = time.time()
             policy = self.decisions.policy
@@ -119,7 +119,7 @@ class Engine:
             self._clock_changed.clear()
 
     async def enforce(self) -> None:
-        """Adapt the plan to the policy: at the start, after a reload, and when a window opens or closes."""
+        """Adapt the plan to the policy: at the start, after a reload, and when the hours of a rule begin or end."""
         now = time.monotonic()
         self._open_rules = self.decisions.policy.open_rules(time.time())
         await self.decisions.decide_all()
@@ -135,7 +135,7 @@ class Engine:
         self.apply_plan()
 
     async def _set_initial_options(self) -> None:
-        # Read the policy again: another policy may be in force now, and other rules may be open.
+        # Read the policy again: another policy may be in force now, and the hours of a rule may have begun or ended.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         options = with_exceptions(options, [each.network for each in self.grants.in_force])
@@ -205,7 +205,7 @@ class Engine:
         if clients := self.decisions.anticipation.take_changed_clients():
             self.socket_limiter.set_clients(clients)
         self.downloads.reconciler.wake()
-        self.uploads.follow()
+        self.uploads.wake()
         # Subflows new to a cap or to steering are sampled at once, but after the kernel has their entries.
         self.sampler.wake()
 

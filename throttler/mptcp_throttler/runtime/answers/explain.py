@@ -32,7 +32,7 @@ from mptcp_throttler.views.text import address_text, end_text
 MAX_CONNECTIONS: Final = 50  # maximum number of explained connections; if a client has more, the latest are explained
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
 _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")  # in the engine's order
-_EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
+_EVENT_KINDS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 
 
 def events(snapshot: Snapshot, request: Arguments) -> EventsAnswer:
@@ -198,9 +198,9 @@ class _Explanation:
                 yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
 
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
-        """Return the time of the last event in which the stage acted on the subflow. Return None without such an event,
-        or if a new period or policy has changed the state of the budget since."""
-        kind = _EVENTS.get(stage)
+        """Return the time of the last event in which the stage acted on the subflow; None if there is none, or if a new
+        period or policy has changed the state of the budget after it."""
+        kind = _EVENT_KINDS.get(stage)
         matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
         last = next(matching, None)
         return None if last is None or (stage == "budgets" and not _matches_budget_state(verdict, last)) else last.time
@@ -226,5 +226,5 @@ class _Explanation:
 def _matches_budget_state(verdict: Verdict, event: RecordedEvent) -> bool:
     """Return whether *event* reports the state of the budget in *verdict*: the same step and end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
-    # If another cap is tighter, the verdict's reason contains only the end of the sentence.
+    # If another cap is tighter, the verdict's reason has only the part after "exceeds".
     return sentence.removesuffix(ELLIPSIS).rpartition(" exceeds ")[2] in verdict.reason
