@@ -150,7 +150,7 @@ def read_grants(path: Path) -> tuple[Grant, ...]:
             if not each.budget:
                 _ = each.network
     except (msgspec.MsgspecError, ValueError) as error:
-        raise KernelError(f"grants: {path}: {error}; remove it, and grant again") from error
+        raise KernelError(f"grants: {path}: {error}; remove the file, and grant again") from error
     return grants
 
 

@@ -33,7 +33,7 @@ from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.runtime.tunnels import Tunnels
 from mptcp_throttler.shaping.cap import PlanError
-from mptcp_throttler.shaping.initial_options import initial_options, with_exceptions
+from mptcp_throttler.shaping.initial_options import add_exceptions, initial_options
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.grants import GrantStage
 from mptcp_throttler.stages.guard import GuardStage
@@ -138,7 +138,7 @@ class Engine:
         # Read the policy again: another policy may be in force now, and the hours of a rule may have begun or ended.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        options = with_exceptions(options, [each.network for each in self.grants.in_force])
+        options = add_exceptions(options, [each.network for each in self.grants.in_force])
         await self.socket_limiter.set_initial_options(options)
 
     async def apply_grants(self, tokens: Collection[int]) -> None:
@@ -182,7 +182,7 @@ class Engine:
         self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
-                captured = self.join_latency.early.pop(event.four_tuple)
+                captured = self.join_latency.joins.pop(event.four_tuple)
                 if captured is not None:
                     self.measure_join(event.four_tuple, captured)
 
@@ -217,7 +217,7 @@ class Engine:
         subflow = self.traffic.find(four_tuple, Direction.DOWN)
         connection = None if subflow is None else self.tracker.connections.get(subflow[0])
         if connection is None:
-            self.join_latency.early.put(four_tuple, captured, captured)
+            self.join_latency.joins.put(four_tuple, captured, captured)
             return
         subflows = [each.four_tuple for each in connection.subflows]
         self.join_latency.record_join(captured, subflows, self.downloads.planner.entries.upserts)

@@ -139,8 +139,8 @@ class Observers:
         self._last_resync = time.monotonic()
         resync = self._tracker.begin_resync(time.monotonic())
 
-        def apply(piece: Sequence[KernelSubflow]) -> None:
-            self._engine.handle_events(resync.add(piece, time.monotonic()))
+        def apply(batch: Sequence[KernelSubflow]) -> None:
+            self._engine.handle_events(resync.add(batch, time.monotonic()))
 
         await self._engine.sampler.sweep(apply, with_pauses)
         for events in resync.finish():

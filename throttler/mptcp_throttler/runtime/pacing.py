@@ -116,12 +116,12 @@ class SocketLimiter(Component, Consumer):
         await self._write_outdated()
         self._planner.initial_classes = _classes(self._initial_options)
 
-    def set_clients(self, single: Mapping[bytes, bool]) -> None:
+    def set_clients(self, has_single_path: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
-        changed = {ip_network(address): is_single for address, is_single in single.items()}
-        self._clients.difference_update(changed)
-        self._clients.update(network for network, is_single in changed.items() if is_single)
-        for error in self._write_options(changed) if self._initial_options else ():
+        networks = {ip_network(address): is_single for address, is_single in has_single_path.items()}
+        self._clients.difference_update(networks)
+        self._clients.update(network for network, is_single in networks.items() if is_single)
+        for error in self._write_options(networks) if self._initial_options else ():
             log.error("%s", error)
 
     async def _write_outdated(self) -> None:
@@ -234,11 +234,11 @@ async def lift_all(
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
     may apply the change a round trip later: wait for them at most *seconds*. Raises KernelError."""
     all_sockets: list[KernelSubflow] = []
-    for piece in sockets.batches():
-        all_sockets += (each for each in piece if each.cookie)
+    for batch in sockets.batches():
+        all_sockets += (each for each in batch if each.cookie)
         await asyncio.sleep(0)
     waiting = {each.four_tuple: each for each in all_sockets if each.tcp.max_pacing_rate is not None}
-    limited = len(waiting)
+    limited_count = len(waiting)
     pacing.limit({each.cookie: NO_LIMIT for each in all_sockets})
     await asyncio.to_thread(pacing.limit_at_once)
     deadline = time.monotonic() + seconds
@@ -247,5 +247,5 @@ async def lift_all(
         unchanged = {each: current[each] for each in current if current[each].cookie == waiting[each].cookie}
         waiting = {each: socket for each, socket in unchanged.items() if socket.tcp.max_pacing_rate is not None}
         if not waiting or time.monotonic() > deadline:
-            return limited, waiting.values()
+            return limited_count, waiting.values()
         await asyncio.sleep(STEP_SECONDS)

@@ -143,8 +143,8 @@ class Tunnels(Component):
         return events
 
     def _exclude_earlier_bytes(self, earlier_ids: Set[int]) -> None:
-        """Exclude bytes that are not new. A path whose ID is not newer than ``_newest_id`` existed before this daemon
-        started, or has returned: its bytes count only if the ledger still has the path's counters."""
+        """Exclude the earlier bytes of paths that existed before this daemon started, or that returned: their IDs are
+        not newer than ``_newest_id``. If the ledger has counters of such a path, the bytes since then still count."""
         new = [path for path in self.table.paths.values() if path.path_id not in earlier_ids]
         for path in new:
             if path.path_id <= self._newest_id:

@@ -95,7 +95,7 @@ class NftTable:
             key = f"{kind} . inet_service . {kind} . inet_service"
             yield f"add map {self.name} v{version} {{ type {key} : verdict; counter; }}"
         for chain, interface in self.base_chains(present).items():
-            yield from self._base(chain, interface)
+            yield from self._base_chain_commands(chain, interface)
 
     def base_chains(self, present: Container[str] | None = None) -> dict[str, str | None]:
         """Return the names of the base chains, each with its interface, if the chain has one."""
@@ -114,7 +114,7 @@ class NftTable:
         own = self.base_chains()
         return [name for name, dev in hooked.items() if name not in own or (own[name] in present and own[name] != dev)]
 
-    def _base(self, chain: str, interface: str | None) -> Iterator[str]:
+    def _base_chain_commands(self, chain: str, interface: str | None) -> Iterator[str]:
         hook, client, proxy = f'ingress device "{interface}" priority filter', "s", "d"  # source and destination
         if interface is None:
             hook, client, proxy = "postrouting priority mangle", "d", "s"

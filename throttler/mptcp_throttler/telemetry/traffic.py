@@ -128,7 +128,8 @@ class Traffic(Consumer):
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _SubflowTotal] = {}
         self._closed: TimedTable[End, _SubflowTotal] = TimedTable(MAX_CLOSED)  # the meter may still report these
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # no subflow yet: cookie, sent, received
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()
+        """Cookie, sent and received bytes of closed sockets whose subflow, if any, has not ended yet."""
         self.counted_at = clock()  # when all sockets were last counted, monotonic seconds
         self._next_sweep = float("inf")  # not before :meth:`begin`
         self._clock = clock
@@ -229,7 +230,6 @@ class Traffic(Consumer):
         return self._subflows.keys() if self.watches_any() else ()
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        """Count the growth of the sockets' counters."""
         now, sockets, complete, _ = samples
         if not complete:
             return

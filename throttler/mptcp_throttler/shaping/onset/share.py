@@ -33,7 +33,7 @@ another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
 MIN_GROWTH_SHARE = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
 MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
-MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # maximum number of them without waiting data, to leave some for downloads
+MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # as above, for sockets without waiting data, to leave some for downloads
 
 
 def send_buffer(rate: int) -> int:
@@ -55,7 +55,7 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 def is_outdated(level: Level | None, users: int, now: float) -> bool:
     """Return whether the level of a cap must be recomputed. With many *users*, one more does not matter."""
-    return level is None or now - level.computed >= SHARE_SECONDS / 2 or abs(users - level.users) * 10 > level.users
+    return level is None or now - level.computed_at >= SHARE_SECONDS / 2 or abs(users - level.users) * 10 > level.users
 
 
 @dataclass(slots=True)

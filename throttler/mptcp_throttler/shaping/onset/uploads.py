@@ -25,8 +25,8 @@ STEP_SECONDS = 0.05
 MAX_FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
 MAX_FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
-"""The lower limit applies: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB send
-buffer per subflow, minus overhead); the remaining bytes wait on the subflow or are in flight."""
+"""Limits of the lag. The lower one applies: the bytes, if the other paths are fast. A client buffers about 3.5 MB
+(Linux: at most 4 MB per subflow, minus overhead); the bytes above this limit wait on the subflow or are in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """After this time the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the
@@ -112,7 +112,7 @@ class UploadOnsets:
                 if not ramp.is_falling and now - ramp.began > MAX_UNSAMPLED_SECONDS:
                     ramp.fall_from(0, now)
                 if ramp.is_falling or self._planner.soft_cap(four_tuple) is None:
-                    rates[four_tuple] = self._rate(four_tuple, ramp, now)
+                    rates[four_tuple] = self._interim_rate(four_tuple, ramp, now)
             changed = self._planner.set_interim(rates)
             for four_tuple, rate in rates.items():
                 changed |= self._planner.complete(four_tuple)
@@ -120,7 +120,7 @@ class UploadOnsets:
                     self._ramps.pop(four_tuple, None)
             yield changed
 
-    def _rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
+    def _interim_rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return the interim rate of a subflow, bits/s; None if it has reached its cap, or left it."""
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
