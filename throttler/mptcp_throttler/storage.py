@@ -28,7 +28,7 @@ from mptcp_throttler.policy.budget import Account, Grant, Usage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
 _MAX_GRANTS = 10_000
-_MAX_TIME = 1 << 33  # seconds since the epoch; some calendars have no later dates
+_MAX_TIME = 1 << 33  # seconds since the epoch, in the year 2242: later times are invalid
 _LOCK_TIMEOUT = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS used (

@@ -20,7 +20,7 @@ from mptcp_throttler.mptcp.options import ACK, FIN, RST, SYN
 HANDSHAKE_SECONDS: Final = 10.0  # maximum time from the SYN to the third ACK
 
 
-class _Handshake:
+class _Subflow:
     """A subflow whose SYN was captured."""
 
     def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
@@ -39,8 +39,8 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.unproven_joins = 0  # joins whose HMAC could not be checked
-        self._handshakes: TimedTable[FourTuple, _Handshake] = TimedTable()
-        self._established: dict[FourTuple, _Handshake] = {}
+        self._handshakes: TimedTable[FourTuple, _Subflow] = TimedTable()
+        self._established: dict[FourTuple, _Subflow] = {}
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # the client's and the proxy's key, by token
 
     def forget(self, token: int) -> None:
@@ -87,7 +87,7 @@ class Endpoint:
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             previous = self._handshakes.get(four_tuple)
             if previous is None or previous.client_next != _next_sequence(segment.sequence):
-                self._handshakes.put(four_tuple, _Handshake(segment, join), segment.time)
+                self._handshakes.put(four_tuple, _Subflow(segment, join), segment.time)
 
     def _process_syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
         subflow = self._handshakes.get(four_tuple)
@@ -130,7 +130,7 @@ class Endpoint:
         return [*events, self._event(segment, kind, four_tuple, subflow)]
 
     def _event(
-        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Handshake, detail: str = ""
+        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Subflow, detail: str = ""
     ) -> KernelEvent:
         local_id = None if subflow.syn_ack is None else subflow.syn_ack.address_id
         remote_id = None if subflow.join is None else subflow.join.address_id

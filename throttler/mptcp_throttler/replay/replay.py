@@ -49,7 +49,7 @@ class Entry:
     """One observation or decision."""
 
     time: float
-    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: operator.md
+    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget or clock
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
@@ -104,7 +104,7 @@ class Replay:
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
         self.older_subflows = 0  # subflows with MPTCP options whose SYN is not in the capture
-        self.names_interface = bool(interfaces)
+        self.names_interface = bool(interfaces)  # whether the interface of some subflow is known
         self.start_time: float | None = None
         self.now = 0.0  # latest time of a segment; a later segment with an earlier time also gets this time
         self.rules: dict[str, CapTotals] = {}
@@ -114,7 +114,7 @@ class Replay:
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
         self._syn_seen: dict[FourTuple, bool] = {}  # for subflows with MPTCP options: whether the SYN was captured
-        self._verdicts: dict[int, dict[_Key, Verdict]] = {}
+        self._verdicts: dict[int, dict[_Key, Verdict]] = {}  # by token of the connection
         self._active: dict[FourTuple, ByteCounts] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes carried before
         self._subflows_with_data: set[FourTuple] = set()  # subflows that carried data since the last sample

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 CLOSED_BATCH = 256  # closed sockets counted before yielding to the event loop: about a millisecond
-MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
+MAX_WRITE_SECONDS = 5.0  # maximum pause between writes while all sockets stay open: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
 CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for this long

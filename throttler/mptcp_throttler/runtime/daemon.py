@@ -34,7 +34,7 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, creating_cycles, freeze_startup_objects
+from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, freeze_startup_objects, skip_collection
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer
@@ -216,7 +216,7 @@ class Daemon:
         for line in counts["settings"]:
             log.warning("%s", line)
         try:
-            async with creating_cycles():
+            async with skip_collection():
                 policy = await asyncio.to_thread(self._read_policy)
             await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:

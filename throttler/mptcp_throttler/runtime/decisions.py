@@ -49,7 +49,7 @@ class Decisions:
         *listen_ports*. *handle_decision* is called before a decision updates the planners, *apply_plan* after the
         decisions on a batch of connections updated them."""
         self.policy = policy  # the policy in force, from which verdicts are made
-        self.applied = policy.applied  # the part of the policy that is applied
+        self.applied = policy.applied  # the policy that is applied to the kernel: without rules in a dry run
         self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners

@@ -254,7 +254,7 @@ class PlainTcpCaps(Component):
             if self._table is None:  # the kernel refused the last change of the table
                 await self._apply()
             elif self._commands and await self._list() != self._table:
-                log.warning("nftables table %s was changed: restored", PLAIN_TCP_TABLE)
+                log.warning("nftables table %s was changed; restoring it", PLAIN_TCP_TABLE)
                 self.repairs += 1
                 await self._apply()
 

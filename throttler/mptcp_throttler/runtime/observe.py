@@ -242,10 +242,10 @@ class Observers:
         dropped = sum(capture.read_statistics() for capture in self._captures.values())
         if dropped:
             self.counters.segments_dropped += dropped
-            log.warning("%d segments dropped by the capture buffer", dropped)
+            log.warning("%d segments were dropped by the capture buffer", dropped)
         if self._events is None or not self._events.lost:
             return False
         self.counters.kernel_events_lost += self._events.lost
         self._events.lost = 0
-        log.warning("path-manager events lost")
+        log.warning("path-manager events were lost")
         return True

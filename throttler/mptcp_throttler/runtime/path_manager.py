@@ -82,7 +82,7 @@ class UserspacePathManager(Component):
             if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
-                    problems.append("the keeper of the path manager has ended: after a kill, joins would fail")
+                    problems.append("the keeper has ended, without which joins fail if the daemon is killed")
                 if problems:
                     await self._hold()
                 for problem in problems:

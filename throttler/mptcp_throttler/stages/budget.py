@@ -175,7 +175,7 @@ class Accounts:
         if used >= account.next_change:
             self._refresh_level(account)
 
-    def near_change(self, span: float) -> Iterator[Collection[int]]:
+    def tokens_near_change(self, span: float) -> Iterator[Collection[int]]:
         """After a full sweep, yield for each account with new bytes its connections, or () if their verdicts cannot
         change soon. The caller may pause at any point."""
         grown, self._grown_accounts = self._grown_accounts, {}
@@ -268,7 +268,7 @@ class MeteredSockets:
             self.dirty.add(cookie)
 
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], is_known: bool) -> None:
-        """Add a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
+        """Add a subflow's bytes to *accounts* from now on. *is_known*: it had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.is_active = True
@@ -520,7 +520,7 @@ class BudgetStage(Stage):
         busiest: list[MeteredSubflow] = []
         tokens = dict[int, None]()
         span, self._last_sweep = now - self._last_sweep, now
-        for number, near in enumerate(self.accounts.near_change(span), 1):
+        for number, near in enumerate(self.accounts.tokens_near_change(span), 1):
             tokens |= dict.fromkeys(near)
             if not number % (4 * SLICE):
                 yield

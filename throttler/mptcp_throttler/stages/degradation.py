@@ -4,7 +4,7 @@
 A capped connection should get at least as much as a TCP session over one path: the rate that the best of its uncapped
 paths once had, its baseline (``stages.baseline``). A connection is degraded while three conditions hold. It wants more
 than it gets. Its own subflows together get less than ``MAX_TOTAL_SHARE`` of the baseline. All connections of the client
-over that path get at most ``DEGRADED_SHARE`` of it; if they get more, other connections only take their share.
+over that path get at most ``DEGRADED_SHARE`` of the baseline; if they get more, the path has only been shared.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was healthy in the meantime, or after ``GRACE_SECONDS``. There is no grace

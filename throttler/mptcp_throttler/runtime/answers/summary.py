@@ -152,9 +152,9 @@ def _pending_caps(snapshot: Snapshot) -> Iterator[CapKey]:
     """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
-            state = snapshot.engine.traffic.find(four_tuple, planner.direction)
-            if state is not None and state[2] is not None:
-                yield CapKey(state[2], state[1], planner.direction)
+            _, path, rule = snapshot.engine.traffic.find(four_tuple, planner.direction) or (0, None, None)
+            if rule is not None:
+                yield CapKey(rule, path, planner.direction)
 
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:

@@ -43,9 +43,9 @@ class _Ramp:
     """The ramp of one subflow: first the incoming rate is measured, then it falls to the cap. Rates in bits/s."""
 
     began: float  # when the present phase began: waiting for the first sample, measuring, or falling
-    received: int | None = None
+    received: int | None = None  # bytes received when the measurement began; None until then
     is_falling: bool = False
-    start: int = 0
+    start: int = 0  # rate at which the fall began
     siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
     last_step: float = 0.0
