@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each with the simplest means that works. Pure.
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each implemented by the simplest means that works. Pure.
 
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
 subflow when no other is usable. The kernel would return to the active path at that path's first packet. No data would

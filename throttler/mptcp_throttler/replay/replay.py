@@ -90,7 +90,7 @@ _NO_BYTES: Final = ByteCounts(0)
 class CapTotals:
     caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
-    bytes: int = 0  # captured bytes under the caps, although no cap was applied to them
+    bytes: int = 0  # captured bytes to which the caps would have applied
 
 
 class Replay:

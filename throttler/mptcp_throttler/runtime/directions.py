@@ -37,7 +37,7 @@ _REMOVE_PLAIN_TCP = f"add table {_PLAIN_TCP}\ndelete table {_PLAIN_TCP}\n"
 
 
 class Downloads(Component):
-    """Traffic to the clients."""
+    """Shapes traffic to the clients."""
 
     def __init__(self, settings: Settings, kernel: KernelAccess, tunnels: Tunnels) -> None:
         self.planner = Planner(settings.ownership)
@@ -97,7 +97,7 @@ class Downloads(Component):
 
 
 class Uploads(Component, Consumer):
-    """Traffic from the clients. Also a consumer of samples."""
+    """Shapes traffic from the clients. Also a consumer of samples."""
 
     by_request = True
     interval, period = MEASURE_SECONDS, float("inf")

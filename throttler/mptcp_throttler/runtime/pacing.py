@@ -82,8 +82,8 @@ class SocketLimiter(Component, Consumer):
             self._set_limits(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
-        Raises KernelError."""
+        """Lift the limits that a killed daemon left on sockets without a soft cap. The first samples set the limits of
+        the other sockets. Raises KernelError."""
         sockets = [each for each in subflows if each.cookie and not each.is_tunnel_path]
         uncapped = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
         if self.possible and uncapped:
@@ -144,7 +144,7 @@ class SocketLimiter(Component, Consumer):
         return set()
 
     def _options_of(self, network: Network) -> InitialOptions | None:
-        """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
+        """Return the initial options that a prefix must have now. A client's address may be a prefix of the policy."""
         if self._initial_options and network in self._clients:
             return UNANTICIPATED
         return self._initial_options.get(network)

@@ -57,7 +57,7 @@ def initial_options(
     policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None], *, rests: bool = False
 ) -> dict[Network, InitialOptions]:
     """Return the initial options by client prefix, under those rules of *policy* that are in force now (*open_rules*).
-    *class_of* returns the handle of a cap's class, None if the cap has none yet. *rests*: as above."""
+    *class_of* returns the handle of a cap's class, None if the cap has none yet. *rests*: see ``options_under_cap``."""
     rules = [
         rule
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
@@ -100,7 +100,7 @@ def add_exceptions(
 def _path_options(
     path: PathMatch, rules: Sequence[Rule], anticipate: bool, class_of: Callable[[ScopeKey], int | None], rests: bool
 ) -> tuple[InitialOptions, int]:
-    """Return the initial options of a path that only its clients define, and the number of its first rule."""
+    """Return the initial options of a path that is defined only by clients, and the number of its first rule."""
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue

@@ -48,7 +48,7 @@ class Planner:
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
-        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; read-only for others
+        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; others only read it
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, with the end time of their entries
         self.changed_subflows: set[FourTuple] = set()  # subflows that :meth:`take_changed_subflows` returns

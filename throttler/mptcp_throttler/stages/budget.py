@@ -298,7 +298,7 @@ class MeteredSockets:
             self.release(metered.four_tuple, metered.token)
 
     def sample(self, sockets: Sockets, complete: bool, now: float) -> Iterator[None]:
-        """Count the growth of the counters of *sockets*; yield after every slice."""
+        """Count the bytes that *sockets* carried since their last samples; yield after every slice."""
         self.now = now
         for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
             if not number % (2 * SLICE):

@@ -2,7 +2,7 @@
 """The answer to ``what_if``: the current subflows that another policy would cap or steer differently.
 
 Only a policy's effects on a subflow are compared: its cap, its role in a steering mode, the budget that meters it, and
-whether cap and role are a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
+whether the policy is a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
 """
 
 from __future__ import annotations

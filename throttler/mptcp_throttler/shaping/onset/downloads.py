@@ -85,7 +85,7 @@ def _due_subflows(times: Mapping[FourTuple, float], now: float) -> list[FourTupl
 
 
 def _resting_limit(limit: SocketLimit) -> SocketLimit:
-    """Return *limit* as at rest. Until the scheduler's average rate has fallen to 0, it assigns single segments."""
+    """Return *limit* for a resting socket; until the scheduler's average is 0, it still assigns single segments."""
     return replace(limit, rate=0, not_sent=1)
 
 

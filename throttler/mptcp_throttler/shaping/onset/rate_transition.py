@@ -2,8 +2,8 @@
 """The rate transition of one subflow from full rate to its cap. Pure.
 
 docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. During the ramp, the bound on
-unsent data falls in bytes, because unsent bytes weight the scheduler's average rate. As time to send, it grows: the
-scheduler uses no other path while this one would be free sooner, so a path with a longer RTT would run out of data.
+unsent data falls in bytes, because unsent bytes weight the scheduler's average rate. As time to send them, it grows:
+the scheduler uses no other path while this one would be free sooner, so a path with a longer RTT would run out of data.
 
 A cap of at least ``SMALL_FALL_SHARE`` of the subflow's rate needs no transition.
 

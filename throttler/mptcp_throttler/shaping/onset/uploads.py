@@ -3,9 +3,9 @@
 than the client adapts. Pure.
 
 The client's scheduler notices the cap only because assigned data leave at the rate of the class. While they drain, the
-data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate falls by ``MAX_FALL``; at low
-rates by at most ``MAX_FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves. At a lag of ``LAG_SECONDS`` or
-``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
+data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate's logarithm falls by
+``MAX_FALL`` per second, at low rates by at most ``MAX_FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves.
+At a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate does not fall.
 """
 
 from __future__ import annotations
