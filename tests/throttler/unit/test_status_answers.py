@@ -125,7 +125,7 @@ async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> No
             paths = Counter(each["path"] for each in subflows)
             assert {each["path"]: each["subflows"] for each in answer["paths"] if each["subflows"]} == paths
             verdict_pairs = [[each, each["upload"] or each] for each in subflows]
-            assert scene.engine.capped == sum(any(verdict["ceil"] for verdict in pair) for pair in verdict_pairs)
+            assert scene.engine.capped_count == sum(any(verdict["ceil"] for verdict in pair) for pair in verdict_pairs)
             capped = Counter((each["rule"], each["path"], "down") for each in subflows if each["rate"] is not None)
             capped += Counter(
                 (each["upload"]["rule"], each["path"], "up")

@@ -48,10 +48,10 @@ class ActionRunner:
         for action in actions:
             match action:
                 case GuardChange(token, rules, None):
-                    log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
+                    log.info("connection %08x: caps are in force again", token, extra=self._log_fields(token, rules))
                     self._events.record_guard(time.monotonic(), token, rules, "are in force again")
                 case GuardChange(token, rules, reason):
-                    fields = ALREADY_AN_EVENT | self._about(token, rules)
+                    fields = ALREADY_AN_EVENT | self._log_fields(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.record_guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case StepReached(budget, client, sentence, rule):
@@ -71,15 +71,15 @@ class ActionRunner:
             # is not logged.
             if action.rule is not None and self._refusal_limiter.allow(time.monotonic()):
                 text = "%s; a connection from before this policy cannot be steered"
-                log.warning(text, error, extra=self._about(action.token, action.rule))
+                log.warning(text, error, extra=self._log_fields(action.token, action.rule))
             self._steering.flags.record_refused(action)
             return
         role = "backup" if action.backup else "regular"
-        log.debug("%s: %s", action.four_tuple, role, extra=self._about(action.token, action.rule))
+        log.debug("%s: %s", action.four_tuple, role, extra=self._log_fields(action.token, action.rule))
         self._events.record_steering(time.monotonic(), action.token, action.four_tuple, action.rule, f"made {role}")
         self._steering.record_done(action)
 
-    def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
+    def _log_fields(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
         return log_fields(self._connections.get(token), token=token, rule=rule)
 
     def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:

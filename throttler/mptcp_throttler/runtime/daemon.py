@@ -269,9 +269,9 @@ class Daemon:
 
     def _summary(self) -> str:
         """Return one line about the daemon's work, for ``systemctl status``."""
-        engine, refused = self._engine, self._reloads["last_refused"]
+        engine, refused, connections = self._engine, self._reloads["last_refused"], self._engine.tracker.connections
         text = (
-            f"{counted(len(engine.tracker.connections), 'connection')}, {counted(engine.capped, 'capped subflow')} on "
+            f"{counted(len(connections), 'connection')}, {counted(engine.capped_count, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
             f"{counted(len(engine.decisions.policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
         )

@@ -23,7 +23,7 @@ from mptcp_throttler.runtime.logs import log_fields
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.stages.stage import Stage
-from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, without_caps
+from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, remove_caps
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Decisions:
 
     def applied_verdicts(self, verdicts: Verdicts) -> Verdicts:
         """Return *verdicts*, in a dry run without their caps."""
-        return without_caps(verdicts) if self.is_dry else verdicts
+        return remove_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
         """Decide the verdicts of connections: a few at once, many later in :meth:`run`."""

@@ -223,9 +223,9 @@ class Engine:
         self.join_latency.record_join(captured, subflows, self.downloads.planner.entries.upserts)
 
     @property
-    def capped(self) -> int:
+    def capped_count(self) -> int:
         """Number of subflows with a cap. The kernel also has entries of ended and of some uncapped subflows."""
-        return 0 if self.decisions.is_dry else self.traffic.capped
+        return 0 if self.decisions.is_dry else self.traffic.capped_count
 
     def _record_decision(self, decision: Decision) -> None:
         self.traffic.record_decision(decision)

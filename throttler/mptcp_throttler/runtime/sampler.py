@@ -119,7 +119,7 @@ class Sampler:
         if max(map(len, sets)) > limit or len(watched := set().union(*sets)) > limit:
             await self.sweep(with_pauses=True)
             return
-        async with self._sweep_lock, self._without_look_ups():
+        async with self._sweep_lock, self._block_look_ups():
             pace = _Pace()
             await self._deliver_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
             pace.end()
@@ -130,7 +130,7 @@ class Sampler:
     ) -> None:
         """List all sockets; pass each batch to *handle_batch*, and then all samples to the consumers. *with_pauses*:
         pause after each slice (``PAUSE_RATIO``). Raises KernelError."""
-        async with self._sweep_lock, self._without_look_ups():
+        async with self._sweep_lock, self._block_look_ups():
             pace = _Pace(PAUSE_RATIO if with_pauses else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new samples arrive.
             seen = set[FourTuple]()
@@ -194,7 +194,7 @@ class Sampler:
         return sockets
 
     @asynccontextmanager
-    async def _without_look_ups(self) -> AsyncIterator[None]:
+    async def _block_look_ups(self) -> AsyncIterator[None]:
         """Wait for the look-ups of consumers that are not ``by_request``, and give them none within this context."""
         for state in self._states:
             state.looked_up.clear()

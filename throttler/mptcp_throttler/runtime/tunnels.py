@@ -164,13 +164,13 @@ class _SocketsAndPaths:
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         paths = self._tunnels.table.paths
         path_sockets = {each: paths[each].socket for each in four_tuples if each in paths}
-        return {**self._sockets.look_up(self._without_paths(four_tuples)), **path_sockets}
+        return {**self._sockets.look_up(self._exclude_paths(four_tuples)), **path_sockets}
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         refusals = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left open: a path of a tunnel")
-        return {**self._sockets.close_sockets(self._without_paths(four_tuples)), **refusals}
+        return {**self._sockets.close_sockets(self._exclude_paths(four_tuples)), **refusals}
 
-    def _without_paths(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
+    def _exclude_paths(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
         return [each for each in four_tuples if not self._tunnels.is_path(each)]
 
 

@@ -159,7 +159,7 @@ class Accounts:
             account.update_level(self.used.setdefault(key, 0))
         return account
 
-    def current(self, account: OpenAccount, remote: bytes) -> OpenAccount:
+    def current_account(self, account: OpenAccount, remote: bytes) -> OpenAccount:
         """Return *account*; if its period is over, return the account of the present period."""
         budget = self._budgets.get(account.key.budget) if account.has_ended else None
         return account if budget is None else self.account(budget, remote)
@@ -383,7 +383,7 @@ class MeteredSockets:
         # When a period ends, a subflow's accounts are renewed only when it carries data.
         if any(each.has_ended for each in metered.accounts):
             remote = metered.four_tuple.remote
-            metered.accounts = tuple([self._accounts.current(each, remote) for each in metered.accounts])
+            metered.accounts = tuple([self._accounts.current_account(each, remote) for each in metered.accounts])
         for account in metered.accounts:
             count = account.budget.count
             octets = (down if Direction.DOWN in count else 0) + (up if Direction.UP in count else 0)

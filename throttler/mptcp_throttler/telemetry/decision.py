@@ -62,7 +62,7 @@ class Comparer:
         return decision._replace(gained=gained, changed=changed, lost=lost, ended=tuple(old.values()))
 
 
-def without_caps(verdicts: Verdicts) -> Verdicts:
+def remove_caps(verdicts: Verdicts) -> Verdicts:
     return tuple([each._replace(scope=None, throttle=None, rests=False) for each in verdicts])
 
 

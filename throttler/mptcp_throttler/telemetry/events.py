@@ -96,7 +96,7 @@ class EventRing:
         self.last += 1
         self._events.append(RecordedEvent(self.last, time, kind, token, four_tuple, path, rule, direction, detail))
 
-    def after(self, sequence: int) -> Iterator[RecordedEvent]:
+    def events_after(self, sequence: int) -> Iterator[RecordedEvent]:
         """Return the events after *sequence*, the oldest first."""
         return islice(self._events, max(0, sequence - self.first + 1), None)
 

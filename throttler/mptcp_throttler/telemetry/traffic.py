@@ -124,7 +124,7 @@ class Traffic(Consumer):
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
         self.clients: dict[int, bytes] = {}  # by token of the connection
-        self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
+        self.capped_count = 0  # subflows with a cap, as decided; counted once if both directions have one
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _SubflowTotal] = {}
         self._closed: TimedTable[End, _SubflowTotal] = TimedTable(MAX_CLOSED)  # the meter may still report these
@@ -278,7 +278,7 @@ class Traffic(Consumer):
             subflow.up = state
         else:
             subflow.down = state
-        self.capped += subflow.is_capped - was_capped
+        self.capped_count += subflow.is_capped - was_capped
 
     def _count(self, state: _CapState, number: int) -> None:
         """Add a *number* of subflows to the cap and class of *state*, if it has them."""

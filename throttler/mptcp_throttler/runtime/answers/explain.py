@@ -47,12 +47,12 @@ def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
     # The client address of each connection that exists or that an event names.
     clients = {token: each.client for token, each in snapshot.connections.items()}
-    for event in ring.after(0):
+    for event in ring.events_after(0):
         if event.token is not None and event.four_tuple is not None:
             clients.setdefault(event.token, event.four_tuple.remote)
     matching = (
         event
-        for event in ring.after(after or 0)
+        for event in ring.events_after(after or 0)
         if token in (None, event.token)
         and rule in (None, event.rule)
         and client in (None, _remote(event), clients.get(event.token or 0))
@@ -131,7 +131,7 @@ class _Explanation:
             {(each.four_tuple, each.direction): each for each in step} for step in decisions.verdict_steps(connection)
         ]
         self._expected = decisions.expected_paths(connection)
-        self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
+        self._events = [each for each in ring.events_after(0) if each.token in (connection.token, None)]
 
     def answer(self) -> ExplainedConnection:
         connection, snapshot = self._connection, self._snapshot

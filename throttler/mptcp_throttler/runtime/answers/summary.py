@@ -231,13 +231,13 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
 _Client = tuple[bytes, answers.ClientTotals]
 
 
-def _by_bytes(client: _Client) -> tuple[int, bytes]:
+def _bytes_sort_key(client: _Client) -> tuple[int, bytes]:
     return -client[1]["bytes_sent"] - client[1]["bytes_received"], client[0]
 
 
 _CLIENT_SORT_KEYS: Final[Mapping[str, Callable[[_Client], Any]]] = {
-    "rate": lambda each: (-each[1]["rate_sent"] - each[1]["rate_received"], *_by_bytes(each)),
-    "bytes": _by_bytes,
+    "rate": lambda each: (-each[1]["rate_sent"] - each[1]["rate_received"], *_bytes_sort_key(each)),
+    "bytes": _bytes_sort_key,
     "connections": lambda each: (-each[1]["connections"], each[0]),
     "client": lambda each: (len(each[0]), each[0]),
 }

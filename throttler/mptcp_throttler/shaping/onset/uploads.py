@@ -55,7 +55,7 @@ class _Ramp:
     last_sample: float = 0.0
     siblings_rate: float = 0.0  # highest total rate of the siblings between two samples
 
-    def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
+    def begin_fall(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.is_falling, self.start, self.rate, self.siblings = True, start, start, siblings
         self.began = self.last_step = now
 
@@ -89,7 +89,7 @@ class UploadOnsets:
                 continue
             if sample is None:
                 if not ramp.is_falling:
-                    ramp.fall_from(0, now)
+                    ramp.begin_fall(0, now)
             elif ramp.is_falling:
                 _measure_lag(ramp, sample, sockets)
             elif ramp.received is None:
@@ -98,7 +98,7 @@ class UploadOnsets:
             elif (elapsed := sample.read - ramp.began) >= MEASURE_SECONDS:
                 rate = compute_rate(ramp.received, sample.bytes_received, elapsed)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
-                ramp.fall_from(round(rate), now, siblings)
+                ramp.begin_fall(round(rate), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
         """Process changed subflows and advance all ramps, a slice at a time; yield whether the plan changed."""
@@ -110,7 +110,7 @@ class UploadOnsets:
             rates: dict[FourTuple, int | None] = {}
             for four_tuple, ramp in chunk:
                 if not ramp.is_falling and now - ramp.began > MAX_UNSAMPLED_SECONDS:
-                    ramp.fall_from(0, now)
+                    ramp.begin_fall(0, now)
                 if ramp.is_falling or self._planner.soft_cap(four_tuple) is None:
                     rates[four_tuple] = self._interim_rate(four_tuple, ramp, now)
             changed = self._planner.set_interim(rates)
