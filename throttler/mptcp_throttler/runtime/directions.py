@@ -2,7 +2,7 @@
 """Components that shape one direction each: a planner, and a reconciler that applies the plan to the kernel.
 
 *Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*, only while the policy has rules for them: HTB on an
-IFB device, nftables at ingress. *Plain TCP*: only netfilter; its packets use classes of downloads.
+IFB device, nftables at ingress. *Plain TCP*: an nftables table that puts packets into the classes of downloads.
 """
 
 from __future__ import annotations

@@ -63,8 +63,6 @@ def log_fields(
 
 
 class LineFormatter(logging.Formatter):
-    """Formats lines for stderr."""
-
     def __init__(self, for_journal: bool) -> None:
         super().__init__("%(levelname)s: %(message)s")
         self._for_journal = for_journal

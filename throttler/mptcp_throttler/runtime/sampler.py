@@ -77,8 +77,8 @@ class Sampler:
         return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
 
     def cookies(self, since: float) -> set[int] | None:
-        """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds:
-        while few subflows are watched, only resyncs cause sweeps."""
+        """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds.
+        It may be old, because only resyncs cause sweeps while few subflows are watched."""
         # During a sweep, the result includes the sockets of the previous one. Copying 20,000 cookies takes 2 ms.
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 

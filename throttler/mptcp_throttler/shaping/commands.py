@@ -111,8 +111,8 @@ class NftTable:
         """Return the existing base chains that must be deleted before :meth:`table` runs. *hooked* has the interface of
         each chain, None if the chain has none or several. A chain cannot move to another interface: before Linux 6.4
         the kernel refuses that, and newer kernels hook the chain to both interfaces."""
-        own = self.base_chains()
-        return [name for name, dev in hooked.items() if name not in own or (own[name] in present and own[name] != dev)]
+        new = self.base_chains()
+        return [name for name, dev in hooked.items() if name not in new or (new[name] in present and new[name] != dev)]
 
     def _base_chain_commands(self, chain: str, interface: str | None) -> Iterator[str]:
         hook, client, proxy = f'ingress device "{interface}" priority filter', "s", "d"  # source and destination

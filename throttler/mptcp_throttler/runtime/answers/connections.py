@@ -231,7 +231,6 @@ def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answer
 
 
 def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answers.OwnBudget]:
-    """Return the accounts of the budgets that meter *connection*."""
     names = _budget_names(snapshot.verdicts(connection.token))
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
     rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, clients)
