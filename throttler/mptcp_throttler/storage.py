@@ -118,10 +118,10 @@ class Ledger:
         with self._transaction() as database:
             database.execute(_ADD_USAGE, (*account, -octets))
 
-    def prune(self, before: int) -> None:
-        """Delete the usage of periods that began before *before*."""
+    def prune(self, earliest: int) -> None:
+        """Delete the usage of periods that began before *earliest*."""
         with self._transaction() as database:
-            database.execute("DELETE FROM used WHERE start < ?", (before,))
+            database.execute("DELETE FROM used WHERE start < ?", (earliest,))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

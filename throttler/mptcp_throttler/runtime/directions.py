@@ -166,8 +166,8 @@ class Uploads(Component, Consumer):
             tasks.create_task(self.reconciler.run())
             while True:
                 self._wake.clear()
-                for changed in self._onsets.step(time.monotonic()):
-                    if changed:
+                for plan_changed in self._onsets.step(time.monotonic()):
+                    if plan_changed:
                         self.reconciler.wake()
                     await asyncio.sleep(0)
                 await asyncio.sleep(STEP_SECONDS)

@@ -197,7 +197,7 @@ class Planner:
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
         """Give subflows interim rates, bits/s; None ends an interim rate. While a class has interim rates, its rate is
         their sum, if that is above its throttle. Return whether a class changed."""
-        changed: set[LiveCap] = set()
+        changed_caps: set[LiveCap] = set()
         for four_tuple, rate in rates.items():
             cap = self._cap_of(four_tuple)
             if cap is None or cap.interim_rates.get(four_tuple) == rate:
@@ -206,12 +206,12 @@ class Planner:
                 del cap.interim_rates[four_tuple]
             else:
                 cap.interim_rates[four_tuple] = rate
-            changed.add(cap)
-        for cap in changed:
+            changed_caps.add(cap)
+        for cap in changed_caps:
             self.classes.set_desired(cap.minor, cap.spec)
         for four_tuple in rates:
             self._report_if_in_force(four_tuple)
-        return bool(changed)
+        return bool(changed_caps)
 
     def overdue(self, limit: int) -> list[FourTuple]:
         """Return up to *limit* draining subflows whose time is over; call :meth:`settle_overdue` for each."""

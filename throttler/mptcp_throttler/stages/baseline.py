@@ -92,9 +92,9 @@ class History:
             return all(each.unacked or each.not_sent for each in self._samples)
         return all(8 * each.not_sent >= MIN_BACKLOG_SECONDS * rate for each in self._samples)
 
-    def _rate_since(self, before: Sample) -> float:
+    def _rate_since(self, earlier: Sample) -> float:
         last = self._samples[-1]
-        return compute_rate(before.delivered, last.delivered, last.time - before.time)
+        return compute_rate(earlier.delivered, last.delivered, last.time - earlier.time)
 
 
 @dataclass(slots=True, eq=False)

@@ -245,6 +245,7 @@ class GuardedUpload(GuardedConnection):
         return present > 0
 
     def _update_owed(self, samples: Samples) -> None:
+        """Set ``last_owed`` if the uncapped path with the best baseline owes data."""
         sampled = [samples.sockets.get(each) for each in (*self.uncapped, *self.capped)]
         present = [each for each in sampled if each is not None and each.data_sequence]
         paths = [flow.path for flow in self.flows if flow.present]

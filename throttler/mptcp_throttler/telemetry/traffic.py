@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Counts the bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
+"""Counts the bytes over each path and under each cap since the daemon's start; computes the rate of each subflow.
 
 Every decision updates the number of subflows per path, cap and class, so a summary visits none of ten thousand
 connections. A rule's cap on one path may have many classes, and a class may have subflows on several paths.

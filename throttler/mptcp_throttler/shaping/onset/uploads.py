@@ -113,12 +113,12 @@ class UploadOnsets:
                     ramp.begin_fall(0, now)
                 if ramp.is_falling or self._planner.soft_cap(four_tuple) is None:
                     rates[four_tuple] = self._interim_rate(four_tuple, ramp, now)
-            changed = self._planner.set_interim(rates)
+            plan_changed = self._planner.set_interim(rates)
             for four_tuple, rate in rates.items():
-                changed |= self._planner.complete(four_tuple)
+                plan_changed |= self._planner.complete(four_tuple)
                 if rate is None:
                     self._ramps.pop(four_tuple, None)
-            yield changed
+            yield plan_changed
 
     def _interim_rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return the interim rate of a subflow, bits/s; None if it has reached its cap, or left it."""
@@ -168,5 +168,5 @@ def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
 
 
 def bytes_ahead(first: int, second: int) -> int:
-    """Return by how many bytes one data sequence number is ahead of another."""
+    """Return by how many bytes the data sequence number *first* is ahead of *second*."""
     return (first - second + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2
