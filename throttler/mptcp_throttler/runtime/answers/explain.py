@@ -127,7 +127,7 @@ class _Explanation:
     def __init__(self, snapshot: Snapshot, policy: CompiledPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
-        self._steps = [
+        self._verdict_steps = [
             {(each.four_tuple, each.direction): each for each in step} for step in decisions.verdict_steps(connection)
         ]
         self._expected = decisions.expected_paths(connection)
@@ -145,13 +145,13 @@ class _Explanation:
                 self._subflow(subflow, direction)
                 for subflow in connection.subflows
                 for direction in directions
-                if (subflow.four_tuple, direction) in self._steps[-1]
+                if (subflow.four_tuple, direction) in self._verdict_steps[-1]
             ],
         }
 
     def _subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
         four_tuple, snapshot = subflow.four_tuple, self._snapshot
-        verdict = self._steps[-1][four_tuple, direction]
+        verdict = self._verdict_steps[-1][four_tuple, direction]
         throttle = verdict.throttle
         since = snapshot.engine.traffic.cap_since(four_tuple, direction)
         note = snapshot.policy.cap_note
@@ -191,8 +191,8 @@ class _Explanation:
 
     def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageText]:
         """Yield, for each stage that changed the reason, the text that it added, or its new reason."""
-        reasons = [step[four_tuple, direction].reason for step in self._steps]
-        for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
+        reasons = [step[four_tuple, direction].reason for step in self._verdict_steps]
+        for stage, step, before, after in zip(_STAGES, self._verdict_steps[1:], reasons[:-1], reasons[1:], strict=True):
             text = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
             if before != after and text:
                 yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
