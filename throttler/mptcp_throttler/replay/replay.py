@@ -4,7 +4,7 @@
 Each segment goes to the tracker, and the policy decides on the tracker's events, as in the daemon. The clock is the
 time of the capture. Differences from the daemon:
 
-- Kernel events are derived from the packets (``endpoint``).
+- Kernel events are derived from the packets (``simulated_kernel``).
 - Subflows that began before the capture are unknown; the daemon lists the sockets when it starts.
 - Budgets start at 0 used bytes, and count captured bytes.
 - Guard and steering need samples of sockets. So entries only name the rule that steers a subflow, as ``plan`` does.
@@ -29,7 +29,7 @@ from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.replay.capture import CapturedSegment
 from mptcp_throttler.replay.descriptions import describe_segment
-from mptcp_throttler.replay.endpoint import Endpoint
+from mptcp_throttler.replay.simulated_kernel import SimulatedKernel
 from mptcp_throttler.stages.budget import BudgetStage, StepReached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
@@ -109,7 +109,7 @@ class Replay:
         self.now = 0.0  # latest time of a segment; a later segment with an earlier time also gets this time
         self.rules: dict[str, CapTotals] = {}
         self._tracker = Tracker(ports)
-        self._endpoint = Endpoint()
+        self._kernel = SimulatedKernel()
         self._anticipation = JoinPredictor()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
@@ -124,7 +124,7 @@ class Replay:
 
     @property
     def counters(self) -> dict[str, int]:
-        return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
+        return {**asdict(self._tracker.counters), "unproven_joins": self._kernel.unproven_joins}
 
     def process(self, captured: CapturedSegment) -> Iterator[Entry]:
         """Process a segment to or from the proxy's ports. Yield entries of times before it, an entry of the segment if
@@ -145,7 +145,7 @@ class Replay:
         before = self._active.get(four_tuple)
         self._count(captured, four_tuple, from_client)
         yield from self._apply_events(self._tracker.apply_segment(segment))
-        for event in self._endpoint.process(segment, four_tuple, from_client):
+        for event in self._kernel.process(segment, four_tuple, from_client):
             yield from self._apply_events(self._tracker.apply_event(event))
         if (after := self._active.get(four_tuple)) is not None and after is not before:
             after.highest = {from_client: segment.sequence, not from_client: segment.acknowledgment}
@@ -257,7 +257,7 @@ class Replay:
             case EventKind.CONNECTION_OPENED:
                 kind, text = "connection", f"connection {token:08x} is open"
             case EventKind.CONNECTION_CLOSED:
-                self._endpoint.forget(token)
+                self._kernel.forget(token)
                 kind, text = "closed", f"connection {token:08x} has ended: {detail}"
             case EventKind.SUBFLOW_ACTIVE if four_tuple is not None:
                 kind, text = "subflow", f"active: {self._describe_subflow(four_tuple)}"

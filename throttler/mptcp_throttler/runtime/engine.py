@@ -199,7 +199,7 @@ class Engine:
         if self.socket_limiter.possible:
             # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
             # let the event loop run before the next changes.
-            self.socket_limiter.follow()
+            self.socket_limiter.apply_plan_changes()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)
         if clients := self.decisions.anticipation.take_changed_clients():

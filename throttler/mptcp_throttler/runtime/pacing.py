@@ -76,10 +76,10 @@ class SocketLimiter(Component, Consumer):
             self._pacing = pacing
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
 
-    def follow(self) -> None:
+    def apply_plan_changes(self) -> None:
         """Set the socket limits for the planner's recent changes, and those that depend on the time."""
         if self.possible:
-            self._set_limits(self._onsets.follow(time.monotonic()))
+            self._set_limits(self._onsets.process_plan_changes(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Lift the limits that a killed daemon left on sockets without a soft cap. The first samples set the limits of

@@ -104,7 +104,7 @@ class DownloadOnsets:
         self._now = 0.0
         planner.soft_caps = True
 
-    def follow(self, now: float) -> SocketChanges:
+    def process_plan_changes(self, now: float) -> SocketChanges:
         """Process some of the subflows that the planner changed; return the changes to sockets."""
         self._now = now
         self._end_low_buffers()

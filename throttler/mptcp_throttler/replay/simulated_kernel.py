@@ -34,7 +34,7 @@ class _Subflow:
         self.fin_senders: set[bool] = set()  # the sides that sent a FIN; True is the client
 
 
-class Endpoint:
+class SimulatedKernel:
     """Derives kernel events from captured segments, which must be in chronological order."""
 
     def __init__(self) -> None:
