@@ -24,7 +24,7 @@ from mptcp_throttler.mptcp.options import Malformed, MptcpOption, UnknownSubtype
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.load import check_policy
-from mptcp_throttler.replay.endpoint import Endpoint
+from mptcp_throttler.replay.simulated_kernel import SimulatedKernel
 
 PORT = 3128
 _LINKS = (ETHERNET, RAW_IP, LINUX_COOKED, 4)
@@ -78,7 +78,7 @@ def packets(data: bytes) -> None:
 
     In *data*, two bytes precede each frame: its length, and the interface kind and direction of its capture.
     """
-    tracker, endpoint, subscriber = Tracker([PORT], SMALL), Endpoint(), Subscriber()
+    tracker, kernel, subscriber = Tracker([PORT], SMALL), SimulatedKernel(), Subscriber()
     time = 1000.0
     for size, capture, frame in _frames(data):
         time += (capture >> 4) * size / 64
@@ -91,12 +91,12 @@ def packets(data: bytes) -> None:
         incoming = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
         outgoing = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
         from_client = segment.destination_port == PORT
-        for reported in endpoint.process(segment, incoming if from_client else outgoing, from_client):
+        for reported in kernel.process(segment, incoming if from_client else outgoing, from_client):
             events += tracker.apply_event(reported)
         events += tracker.expire(time)
         for event in events:
             if event.kind is EventKind.CONNECTION_CLOSED:
-                endpoint.forget(event.token)
+                kernel.forget(event.token)
         subscriber.receive(events)
         check_tables(tracker, SMALL)
     subscriber.assert_agrees_with(tracker)

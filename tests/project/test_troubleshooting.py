@@ -25,9 +25,9 @@ def test_messages_of_each_daemon_are_collected() -> None:
     assert {place.partition("/")[0] for place in messages().values()} == set(PACKAGES)
     known = messages()
     for text in (
-        "… segments dropped by the capture buffer",  # from a format string
+        "… segments were dropped by the capture buffer",  # from a format string
         "Squid does not listen on port …; the reason is in …",  # from another method
-        "the keeper of the path manager has ended: after a kill, joins would fail",  # from a list
+        "the keeper has ended, without which joins fail if the daemon is killed",  # from a list
         "no address of parent …: …",  # from a local name
         "…: …; the previous names stay in use",  # from a callback
         "not a regular file; remove it",  # from an exception

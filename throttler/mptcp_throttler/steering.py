@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each with the simplest means that works. Pure.
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each implemented by the simplest means that works. Pure.
 
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
 subflow when no other is usable. The kernel would return to the active path at that path's first packet. No data would
@@ -49,7 +49,7 @@ BASELINE_DECAY_SECONDS = 60.0  # seconds in which a baseline falls to 1/e
 SETTLE_SECONDS = 1.0  # a path is idle (or backlogged) after little (or much) data have waited for this long
 MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 
-OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # seconds
+OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # how long the earlier paths must be full, or suffice, before the change
 TRUSTED_SHARE = 0.85  # fraction of its baseline that a path is trusted to carry
 USED_SHARE = 0.7  # a path that carries this fraction of its cap would carry more without it
 STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; the second while an overflow grows fast
@@ -82,8 +82,8 @@ class Treatment(NamedTuple):
 class ClientLoad:
     """The load of all steered connections of one client on one path."""
 
-    waiting: int = 0
-    rate: int = 0
+    waiting: int = 0  # bytes
+    rate: int = 0  # bits/s
 
 
 class PathLoad:
@@ -354,12 +354,12 @@ class Waterfall(ActiveStandby):
             self._open_or_close(now, usable)
         last = self._open[-1] if self._open else self._order[0]
         earlier = self._earlier_paths(last)
-        earlier_work = bool(earlier) and all(path.is_present and not path.lost for path in earlier)
-        if not earlier_work or previous[-1:] != (last,):
+        earlier_paths_work = bool(earlier) and all(path.is_present and not path.lost for path in earlier)
+        if not earlier_paths_work or previous[-1:] != (last,):
             self._overflow.cap = None
-        if earlier_work and last not in previous:
+        if earlier_paths_work and last not in previous:
             self._overflow.begin(now, earlier)
-        elif earlier_work:
+        elif earlier_paths_work:
             self._overflow.adjust(now, self._paths[last], earlier)
 
     def _open_or_close(self, now: float, usable: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ from mptcp_throttler.policy.budget import Account, Grant, Usage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
 _MAX_GRANTS = 10_000
-_MAX_TIME = 1 << 33  # seconds since the epoch; some calendars have no later dates
+_MAX_TIME = 1 << 33  # seconds since the epoch, in the year 2242: later times are invalid
 _LOCK_TIMEOUT = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS used (
@@ -118,10 +118,10 @@ class Ledger:
         with self._transaction() as database:
             database.execute(_ADD_USAGE, (*account, -octets))
 
-    def prune(self, before: int) -> None:
-        """Delete the usage of periods that began before *before*."""
+    def prune(self, earliest: int) -> None:
+        """Delete the usage of periods that began before *earliest*."""
         with self._transaction() as database:
-            database.execute("DELETE FROM used WHERE start < ?", (before,))
+            database.execute("DELETE FROM used WHERE start < ?", (earliest,))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -150,7 +150,7 @@ def read_grants(path: Path) -> tuple[Grant, ...]:
             if not each.budget:
                 _ = each.network
     except (msgspec.MsgspecError, ValueError) as error:
-        raise KernelError(f"grants: {path}: {error}; remove it, and grant again") from error
+        raise KernelError(f"grants: {path}: {error}; remove the file, and grant again") from error
     return grants
 
 

@@ -60,9 +60,9 @@ def add_subflow(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: b
     """Add a subflow to the cap and sample it immediately."""
     scene.tcp[subflow(number)] = tcp
     scene.planner.set_verdicts(number, [verdict(number, rule())], NOW, [subflow(number)] if young else [])
-    scene.perform(scene.transitions.follow(now))
+    scene.perform(scene.transitions.process_plan_changes(now))
     scene.observe([subflow(number)], now)
-    scene.perform(scene.transitions.follow(now))
+    scene.perform(scene.transitions.process_plan_changes(now))
 
 
 def test_cap_begins_immediately_if_the_allowance_is_used_up() -> None:

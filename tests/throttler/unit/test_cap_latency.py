@@ -16,7 +16,7 @@ from mptcp_throttler.policy.model import Onset, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
-from mptcp_throttler.telemetry.decision import without_caps
+from mptcp_throttler.telemetry.decision import remove_caps
 from mptcp_throttler.telemetry.latency import CAP_BOUNDS, MAX_CAP_SECONDS, LatencyHistogram
 
 CAP = rule()
@@ -39,7 +39,7 @@ class Scene:
 
     def decide(self, *verdicts: Verdict, young: bool = False, token: int = 1) -> None:
         four_tuples = [each.four_tuple for each in verdicts] if young else []
-        self.planner.set_verdicts(token, without_caps(verdicts) if self.is_dry else verdicts, NOW, four_tuples)
+        self.planner.set_verdicts(token, remove_caps(verdicts) if self.is_dry else verdicts, NOW, four_tuples)
 
     def apply(self, after: float = 0.0) -> None:
         """Apply the whole plan, classes first, as the reconciler does."""

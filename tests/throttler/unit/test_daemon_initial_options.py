@@ -20,7 +20,7 @@ from mptcp_throttler.policy.anticipation import CLIENT_TIMEOUT
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
 from mptcp_throttler.runtime.pacing import OPTIONS_BATCH
-from mptcp_throttler.shaping.initial_options import UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.initial_options import UNANTICIPATED, options_under_cap
 from mptcp_throttler.shaping.model import InitialOptions, SocketLimit, Target
 
 ADDRESS_A, ADDRESS_B = "10.1.0.1", "10.2.0.1"
@@ -56,7 +56,7 @@ async def test_connection_is_capped_from_its_first_subflow(tmp_path: Path) -> No
 async def test_client_with_one_path_loses_its_cap_and_is_remembered(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
-        assert kernel.pacing.initial_options[PREFIX] == under_cap(5_000_000, CLASS)
+        assert kernel.pacing.initial_options[PREFIX] == options_under_cap(5_000_000, CLASS)
         report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
         # Its socket still sends into the class, so an entry must select the default class.
         await until(lambda: kernel.netfilter.entries == UNCAPPED)
@@ -87,7 +87,7 @@ def test_client_with_one_path_that_does_not_return_is_forgotten(
             ahead = CLIENT_TIMEOUT
             await until(lambda: CLIENT not in kernel.pacing.initial_options)
             assert not scene.engine.decisions.anticipation.clients
-            assert kernel.pacing.initial_options[PREFIX] == under_cap(5_000_000, CLASS)
+            assert kernel.pacing.initial_options[PREFIX] == options_under_cap(5_000_000, CLASS)
 
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead)
     monkeypatch.setattr(engine, "time", clock)
@@ -123,7 +123,7 @@ async def test_policy_that_names_the_clients_address_keeps_its_socket_options(tm
         await scene.reload(policy)
         assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED, "a reload does not forget clients with one path"
         report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, ADDRESS_B)
-        assert kernel.pacing.initial_options[CLIENT] == under_cap(5_000_000, CLASS)
+        assert kernel.pacing.initial_options[CLIENT] == options_under_cap(5_000_000, CLASS)
 
 
 @scenario

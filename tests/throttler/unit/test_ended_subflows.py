@@ -103,9 +103,9 @@ def test_changes_are_discarded_without_a_consumer() -> None:
 def test_subflow_uncapped_before_its_first_sample_loses_its_initial_options() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    scene.perform(scene.transitions.follow(0.1))
+    scene.perform(scene.transitions.process_plan_changes(0.1))
     scene.tcp[subflow(1)] = IDLE
     scene.run(0.03, start=0.2)
     assert scene.limits == {1: NO_LIMIT}

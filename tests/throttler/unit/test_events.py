@@ -38,7 +38,7 @@ def test_event_numbers_have_no_gaps_and_the_oldest_are_dropped(count: int, after
     ring = EventRing(limit=10)
     for number in range(1, count + 1):
         ring.add(float(number), "closed", detail=str(number))
-    found = list(ring.after(after))
+    found = list(ring.events_after(after))
     assert [each.sequence for each in found] == [each for each in range(ring.first, count + 1) if each > after]
     assert [each.detail for each in found] == [str(each.sequence) for each in found]
     assert (ring.first, ring.last) == (max(1, count - 9), count)
@@ -48,7 +48,7 @@ def test_event_is_returned_with_all_its_fields() -> None:
     ring = EventRing()
     ring.add(1.5, "decided", 7, WIFI, "a", "cap", "down", "because")
     ring.add(2.5, "reload")
-    first, second = ring.after(0)
+    first, second = ring.events_after(0)
     assert first == (1, 1.5, "decided", 7, WIFI, "a", "cap", "down", "because")
     assert second == (2, 2.5, "reload", None, None, None, None, None, "")
 
@@ -56,7 +56,7 @@ def test_event_is_returned_with_all_its_fields() -> None:
 def test_long_detail_is_cut() -> None:
     ring = EventRing()
     ring.add(1.0, "fault", detail="x" * 10_000)
-    (found,) = ring.after(0)
+    (found,) = ring.events_after(0)
     assert len(found.detail) == MAX_DETAIL
 
 
@@ -96,7 +96,7 @@ class Scene:
 
     @property
     def events(self) -> list[tuple[str, str | None, str | None]]:
-        return [(each.kind, each.rule, each.direction) for each in self.recorder.ring.after(0)]
+        return [(each.kind, each.rule, each.direction) for each in self.recorder.ring.events_after(0)]
 
 
 def capped(throttle: Throttle = RATE, scope: ScopeKey | None = None, direction: Direction = Direction.DOWN) -> Verdict:
@@ -154,7 +154,7 @@ def test_entries_are_recorded_as_applied_or_lifted_caps() -> None:
 def test_tracker_events_are_recorded_by_kind() -> None:
     scene = Scene()
     scene.recorder.record_tracker_events([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
-    found = list(scene.recorder.ring.after(0))
+    found = list(scene.recorder.ring.events_after(0))
     assert {each.time for each in found} == {5.0}
     assert [each.kind for each in found] == ["connection", "closed", "subflow", "subflow", "closed", "fault", "fault"]
     assert found[-2].detail == "join refused: because"

@@ -28,7 +28,7 @@ BUDGET = PATHS + (
 
 
 def is_capped(scene: Scene) -> bool:
-    return scene.engine.capped > 0
+    return scene.engine.capped_count > 0
 
 
 @scenario
@@ -40,7 +40,7 @@ async def test_grant_lifts_caps_until_its_end(tmp_path: Path) -> None:
     now = int(time.time())
     change_grants(path, lambda _: [Grant("10.1.0.0/31", now, now + 3600, "alice", "a party")])
     async with running(tmp_path, CAPPED, kernel) as scene:
-        await until(lambda: scene.engine.capped == 1)
+        await until(lambda: scene.engine.capped_count == 1)
         options = kernel.pacing.initial_options
         assert options[ip_network("10.1.0.0/31")] == DEFAULT_OPTIONS, (
             "new connections of the granted clients begin without a cap"
@@ -52,16 +52,16 @@ async def test_grant_lifts_caps_until_its_end(tmp_path: Path) -> None:
         now = int(time.time())
         new_grants = Grant(CLIENT, now + 2, now + 4, "bob"), Grant("10.1.0.2", now, now + 7200)
         change_grants(path, lambda _: new_grants)
-        await until(lambda: scene.engine.capped == 1)
-        await until(lambda: scene.engine.capped == 0)
-        await until(lambda: scene.engine.capped == 1)
+        await until(lambda: scene.engine.capped_count == 1)
+        await until(lambda: scene.engine.capped_count == 0)
+        await until(lambda: scene.engine.capped_count == 1)
         texts = [each["text"] for each in scene.request(query="events")["events"] if each["kind"] == "grant"]
         assert f"client {CLIENT}: caps apply again" in texts, "the grant ends in time, although it began later"
         assert "client 10.1.0.2: caps apply again" not in texts, "the longer grant has not ended"
         assert any("bob" in each for each in texts)
         path.write_text("[")
         await asyncio.sleep(1.2)
-        assert scene.engine.capped == 1, "a file that cannot be read changes nothing"
+        assert scene.engine.capped_count == 1, "a file that cannot be read changes nothing"
 
 
 def settings_of(tmp_path: Path, policy: str) -> Path:

@@ -26,7 +26,7 @@ from mptcp_throttler.shaping.initial_options import (
     MAX_REST_RATE,
     UNANTICIPATED,
     initial_options,
-    under_cap,
+    options_under_cap,
 )
 from mptcp_throttler.shaping.model import InitialOptions
 
@@ -47,16 +47,16 @@ def options_for(*rules: Rule, **changes: object) -> Mapping[Network, InitialOpti
 
 
 def test_only_sockets_of_a_capped_prefix_begin_with_small_limits() -> None:
-    assert options_for(RULE) == {ETHERNET: under_cap(5_000_000, CLASS), WIFI: DEFAULT_OPTIONS}
-    assert under_cap(5_000_000).initial_window == 2
-    assert under_cap(MAX_REST_RATE, rests=True).rests
-    assert not under_cap(MAX_REST_RATE + 1, rests=True).rests
-    assert (under_cap(5_000_000).not_sent or 0) < 1448
+    assert options_for(RULE) == {ETHERNET: options_under_cap(5_000_000, CLASS), WIFI: DEFAULT_OPTIONS}
+    assert options_under_cap(5_000_000).initial_window == 2
+    assert options_under_cap(MAX_REST_RATE, rests=True).rests
+    assert not options_under_cap(MAX_REST_RATE + 1, rests=True).rests
+    assert (options_under_cap(5_000_000).not_sent or 0) < 1448
 
 
 def test_high_cap_does_not_reduce_the_initial_window() -> None:
-    assert under_cap(30_000_000).initial_window is not None
-    assert under_cap(100_000_000).initial_window is None
+    assert options_under_cap(30_000_000).initial_window is not None
+    assert options_under_cap(100_000_000).initial_window is None
 
 
 def test_rule_without_paths_applies_to_all_paths() -> None:
@@ -127,10 +127,10 @@ def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: Pat
     paths = (*PATHS, other) if last else (other, *PATHS)
     assert options_for(EXEMPTION, RULE, paths=paths) == {}
     capped_otherwise = replace(EXEMPTION, throttle=replace(CAP, ceil=1_000_000))
-    assert options_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, DEFAULT_OPTIONS) != under_cap(
+    assert options_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, DEFAULT_OPTIONS) != options_under_cap(
         5_000_000, CLASS
     )
-    assert options_for(RULE, EXEMPTION, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), (
+    assert options_for(RULE, EXEMPTION, paths=(*PATHS, other))[ETHERNET] == options_under_cap(5_000_000, CLASS), (
         "the other rule has a lower priority"
     )
 
@@ -146,14 +146,17 @@ def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: Pat
 def test_higher_rule_for_other_prefixes_changes_no_initial_options(other: PathMatch) -> None:
     """If one prefix contains another, the longer prefix decides."""
     options = options_for(EXEMPTION, RULE, paths=(*PATHS, other))
-    assert options[ETHERNET] == under_cap(5_000_000, CLASS)
+    assert options[ETHERNET] == options_under_cap(5_000_000, CLASS)
     assert all(options[each] == DEFAULT_OPTIONS for each in other.clients or ())
 
 
 def test_only_prefixes_that_a_higher_rule_may_match_have_no_options() -> None:
     v6 = ip_network("fd77:1::/64")
     paths = (a_path("ethernet", clients=(ETHERNET, v6)), a_path("other", clients=(v6,), subflow="joined"))
-    assert options_for(EXEMPTION, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: DEFAULT_OPTIONS}
+    assert options_for(EXEMPTION, RULE, paths=paths) == {
+        ETHERNET: options_under_cap(5_000_000, CLASS),
+        v6: DEFAULT_OPTIONS,
+    }
 
 
 def test_options_of_many_rules_are_computed_nearly_as_fast_as_of_one() -> None:
@@ -221,8 +224,8 @@ def test_cap_on_all_of_ipv6_does_not_apply_to_ipv4() -> None:
     paths = (a_path("ethernet", clients=(all_of_ipv6,)), a_path("wifi", clients=(WIFI,)))
     options = options_for(RULE, paths=paths)
     assert lookup(options, ip_address("203.0.113.7")) == DEFAULT_OPTIONS
-    assert lookup(options, ip_address("2001:db8::7")) == under_cap(5_000_000, CLASS)
+    assert lookup(options, ip_address("2001:db8::7")) == options_under_cap(5_000_000, CLASS)
     all_of_ipv4 = ip_network("0.0.0.0/0")
     assert all_of_ipv4 not in options_for(RULE, paths=(a_path("ethernet", clients=(ip_network("2000::/3"),)),))
     both = options_for(RULE, paths=(a_path("ethernet", clients=(all_of_ipv6, all_of_ipv4)),))
-    assert both[all_of_ipv4] == under_cap(5_000_000, CLASS), "the policy caps all IPv4 clients"
+    assert both[all_of_ipv4] == options_under_cap(5_000_000, CLASS), "the policy caps all IPv4 clients"

@@ -178,7 +178,7 @@ def test_entries_are_used_only_if_stderr_is_the_journal(
 ) -> None:
     monkeypatch.setattr(journal, "is_journal", lambda: stderr_is_journal)
     monkeypatch.setattr(journal, "SOCKET", str(journald.path) if journal_exists else "/nowhere/journal")
-    handler = logs._handler()
+    handler = logs._create_handler()
     assert isinstance(handler, JournalHandler) is (stderr_is_journal and journal_exists)
     handler.close()
 

@@ -344,7 +344,7 @@ def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFix
     assert caplog.messages[0].endswith(f": too many connections of its client: {reason}: closed")
 
 
-@pytest.mark.parametrize(("dry_run", "words"), [(True, "left open: a dry run"), (False, "(Operation not supported)")])
+@pytest.mark.parametrize(("dry_run", "words"), [(True, "left open in a dry run"), (False, "(Operation not supported)")])
 def test_connection_that_is_not_closed_is_logged_as_uncapped(
     caplog: pytest.LogCaptureFixture, dry_run: bool, words: str
 ) -> None:

@@ -21,12 +21,12 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import OPTIONS_BATCH, SocketLimiter
-from mptcp_throttler.shaping.initial_options import DEFAULT_OPTIONS, UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.initial_options import DEFAULT_OPTIONS, UNANTICIPATED, options_under_cap
 from mptcp_throttler.shaping.model import InitialOptions, Ownership
 from mptcp_throttler.shaping.plan import Planner
 
 CLASS, OTHER_CLASS = 0x4D500010, 0x4D500011
-CAPPED, OTHER = under_cap(5_000_000, CLASS), under_cap(5_000_000, OTHER_CLASS)
+CAPPED, OTHER = options_under_cap(5_000_000, CLASS), options_under_cap(5_000_000, OTHER_CLASS)
 CLIENTS = 1000
 
 

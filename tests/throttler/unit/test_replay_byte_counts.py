@@ -18,7 +18,7 @@ from replaying import Run
 
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.replay.capture import Captured
+from mptcp_throttler.replay.capture import CapturedSegment
 from mptcp_throttler.replay.replay import ByteCounts, Entry, Replay
 
 BUDGET = """
@@ -79,14 +79,14 @@ def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
 # Bytes carried by one subflow
 
 
-def captured_data(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
+def captured_data(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> CapturedSegment:
     send = subflow.from_client if from_client else subflow.from_proxy
     return captured_segment(send(ACK, sequence=sequence), size)
 
 
-def captured_segment(segment: Segment, size: int = 0) -> Captured:
+def captured_segment(segment: Segment, size: int = 0) -> CapturedSegment:
     """Return the segment with *size* bytes of data."""
-    return Captured(segment, round(segment.time * 1e9), size, b"")
+    return CapturedSegment(segment, round(segment.time * 1e9), size, b"")
 
 
 def byte_counts(entries: Iterable[Entry]) -> list[str]:

@@ -14,7 +14,7 @@ from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopDelayMeter
-from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST_RATIO, SLICE_SECONDS, Sampler
+from mptcp_throttler.runtime.sampler import IDLE_SECONDS, PAUSE_RATIO, SLICE_SECONDS, Sampler
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -377,4 +377,4 @@ def test_sweep_with_pauses_pauses_in_proportion_to_its_work(monkeypatch: pytest.
     # The zeros are yields without a pause.
     real_pauses = [seconds for seconds in pauses if seconds]
     assert real_pauses
-    assert min(real_pauses) >= REST_RATIO * SLICE_SECONDS
+    assert min(real_pauses) >= PAUSE_RATIO * SLICE_SECONDS

@@ -87,7 +87,7 @@ def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
         scene.tcp[each], scene.cookies[each] = BACKLOGGED, number + 1
         verdicts = [verdict(1, shared)._replace(four_tuple=each)]
         scene.planner.set_verdicts(number, verdicts, NOW)
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     return scene, tuples
 
 
@@ -97,10 +97,10 @@ def observe(scene: Scene, start: float, seconds: float) -> None:
     for step in range(steps):
         now = start + step * SHARE_SECONDS
         while len(scene.transitions.urgent()) and now < start + (step + 1) * SHARE_SECONDS:
-            scene.perform(scene.transitions.follow(now))
+            scene.perform(scene.transitions.process_plan_changes(now))
             scene.observe(scene.transitions.urgent(), now)
             now += 0.1
-        scene.perform(scene.transitions.follow(start + step * SHARE_SECONDS))
+        scene.perform(scene.transitions.process_plan_changes(start + step * SHARE_SECONDS))
         scene.observe(scene.watched(), start + (step + 1) * SHARE_SECONDS)
 
 

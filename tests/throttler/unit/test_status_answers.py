@@ -19,7 +19,7 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from mptcp_common import status_client
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import Connection
-from mptcp_throttler.runtime.answers.summary import MAX_BUDGETS, MAX_CLASSES
+from mptcp_throttler.runtime.answers.summary import MAX_ACCOUNTS, MAX_CLASSES
 from mptcp_throttler.shaping.model import ClassCounters
 
 WIFI, LTE = "10.1.0.1", "10.2.0.1"
@@ -125,7 +125,7 @@ async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> No
             paths = Counter(each["path"] for each in subflows)
             assert {each["path"]: each["subflows"] for each in answer["paths"] if each["subflows"]} == paths
             verdict_pairs = [[each, each["upload"] or each] for each in subflows]
-            assert scene.engine.capped == sum(any(verdict["ceil"] for verdict in pair) for pair in verdict_pairs)
+            assert scene.engine.capped_count == sum(any(verdict["ceil"] for verdict in pair) for pair in verdict_pairs)
             capped = Counter((each["rule"], each["path"], "down") for each in subflows if each["rate"] is not None)
             capped += Counter(
                 (each["upload"]["rule"], each["path"], "up")
@@ -370,7 +370,7 @@ async def test_summary_contains_each_budget_despite_many_accounts(tmp_path: Path
         f"  - {{name: shared, when: {{clients: [10.9.0.0/16]}}, budget: {{per: path, {step}}}}}\n"
     )
     kernel = FakeKernel()
-    count = MAX_BUDGETS + 50
+    count = MAX_ACCOUNTS + 50
     clients = [f"10.1.{number >> 8}.{number & 255}" for number in range(count)]
     for number, client in enumerate(clients):
         kernel.sockets.connect(number + 1, client)
@@ -393,13 +393,13 @@ async def test_summary_contains_each_budget_despite_many_accounts(tmp_path: Path
         assert (one_client["per"], one_client["accounts"], one_client["used"]) == ("client", 1, 5_000)
         assert (shared["per"], shared["accounts"], shared["used"], shared["volume"]) == ("path", 1, 0, 1_000_000)
         accounts = answer["budgets"]
-        assert len(accounts) == MAX_BUDGETS
+        assert len(accounts) == MAX_ACCOUNTS
         assert [each["name"] for each in accounts[-2:]] == ["one-client", "shared"]
         used = [each["used"] for each in accounts]
         assert used == sorted(used, reverse=True)
         assert (
-            used[: MAX_BUDGETS - 2]
-            == sorted((900_000 + 1_000 * each for each in range(count)), reverse=True)[: MAX_BUDGETS - 2]
+            used[: MAX_ACCOUNTS - 2]
+            == sorted((900_000 + 1_000 * each for each in range(count)), reverse=True)[: MAX_ACCOUNTS - 2]
         )
 
 
@@ -420,5 +420,5 @@ async def test_size_of_a_summary_does_not_grow_with_connections(tmp_path: Path) 
         answer = scene.request(query="summary")
         assert answer["connections"] == answer["clients"] == answer["rules"][0]["capped"] == count
         assert (len(answer["classes"]), answer["class_counts"]) == (MAX_CLASSES, {"down": count, "up": 0})
-        assert len(answer["budgets"]) == MAX_BUDGETS
+        assert len(answer["budgets"]) == MAX_ACCOUNTS
         assert (len(answer["paths"]), len(answer["rules"])) == (2, 1)

@@ -330,12 +330,12 @@ def test_cap_of_a_dry_run_starts_when_the_dry_run_ends() -> None:
         "the lack of a cap does not depend on a dry run"
     )
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 40], [10, 10, 50]]
-    assert scene.traffic.capped == 1
+    assert scene.traffic.capped_count == 1
     (down,) = (each for each in scene.traffic.caps.values() if each.key.direction is Direction.DOWN)
     assert (down.subflows, len(scene.traffic.classes)) == (1, 2), "one class in each direction"
     scene.decide(7)
     assert not scene.comparer._dry_tokens
-    assert (scene.traffic.capped, down.subflows, scene.traffic.classes) == (0, 0, {})
+    assert (scene.traffic.capped_count, down.subflows, scene.traffic.classes) == (0, 0, {})
 
 
 def test_subflow_that_moves_to_another_interface_counts_there() -> None:
@@ -417,7 +417,7 @@ def test_subflow_counts_of_paths_and_caps_agree_with_the_verdicts(decisions: lis
         assert {key.path: total.subflows for key, total in scene.traffic.paths.items() if total.subflows} == paths
         caps = Counter(CapKey("cap", each.path, each.direction) for each in all_verdicts if each.scope is not None)
         assert {key: total.subflows for key, total in scene.traffic.caps.items() if total.subflows} == caps
-        assert scene.traffic.capped == len({each.four_tuple for each in all_verdicts if each.scope is not None})
+        assert scene.traffic.capped_count == len({each.four_tuple for each in all_verdicts if each.scope is not None})
 
 
 def test_socket_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:

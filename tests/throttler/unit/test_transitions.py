@@ -153,7 +153,7 @@ class Scene:
     def run(self, seconds: float, start: float = 0.0) -> None:
         now = start
         while now < start + seconds:
-            self.perform(self.transitions.follow(now))
+            self.perform(self.transitions.process_plan_changes(now))
             self.observe(self.transitions.urgent(), now)
             self.observe(self.watched(), now)
             now += 0.02
@@ -201,14 +201,14 @@ def test_resting_subflow_is_used_immediately_after_its_rest(has_cap: bool) -> No
     assert (subflow(1) in scene.planner.entries.desired) is has_cap
     scene.urgent_changes = 0
     scene.planner.set_verdicts(1, [verdict_without_rest], NOW)
-    scene.perform(scene.transitions.follow(1.0))
+    scene.perform(scene.transitions.process_plan_changes(1.0))
     assert scene.limits == {1: SocketLimit(5_000_000) if has_cap else NO_LIMIT}
     assert scene.urgent_changes
     scene.planner.set_verdicts(1, [replace(verdict_without_rest, rests=True)], NOW)
     scene.run(0.1)
     scene.urgent_changes = 0
     scene.planner.set_verdicts(1, (), NOW)
-    scene.perform(scene.transitions.follow(2.0))
+    scene.perform(scene.transitions.process_plan_changes(2.0))
     assert not scene.planner.rests(subflow(1))
     scene.tcp.clear()
     scene.planner.expire(NOW + 1000)
@@ -263,10 +263,10 @@ def test_released_idle_socket_is_sampled_at_growing_intervals() -> None:
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.applies_limits = False
     scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=5_000_000)
-    scene.perform(scene.transitions.follow(1.0))
+    scene.perform(scene.transitions.process_plan_changes(1.0))
     before = scene.sampled
     for second in range(1, 301):
-        scene.perform(scene.transitions.follow(float(second)))
+        scene.perform(scene.transitions.process_plan_changes(float(second)))
         scene.observe(scene.transitions.urgent(), float(second))
     assert scene.sampled - before <= 12
     assert scene.limits == {1: NO_LIMIT}
@@ -308,7 +308,7 @@ def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytes
     tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(2000)]
     for number, each in enumerate(tuples):
         scene.planner.set_verdicts(number, [replace(verdict(1, rule()), four_tuple=each)], NOW)
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     samples = {
         each: KernelSubflow(1, each, True, 0, 0, False, 0.0, cookie=number + 1, tcp=IDLE)
         for number, each in enumerate(tuples)
@@ -322,7 +322,7 @@ def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytes
 def test_subflow_without_samples_is_capped_after_the_timeout() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     scene.perform(scene.transitions.handle_failed_sampling(MAX_UNSAMPLED_SECONDS / 2))
     assert not scene.planner.entries.desired
     scene.perform(scene.transitions.handle_failed_sampling(MAX_UNSAMPLED_SECONDS + 0.1))
@@ -392,16 +392,16 @@ def test_subflow_that_loses_and_gets_its_cap_between_slices_restarts_the_transit
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     subflows = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
     sample = scene.sample(subflow(1), 0.0)
     assert sample is not None
     slices = scene.transitions.observe(subflows, {subflow(1): sample}, 0.0)
     scene.perform(next(slices))
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     scene.planner.set_verdicts(2, [verdict(1, rule())], NOW)
-    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.process_plan_changes(0.0))
     for limits in slices:
         scene.perform(limits)
     scene.run(0.1, start=0.1)
@@ -412,7 +412,7 @@ def test_transition_does_not_use_samples_from_before_the_cap() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.perform(scene.transitions.follow(10.0))
+    scene.perform(scene.transitions.process_plan_changes(10.0))
     scene.observe([subflow(1)], 10.01, read=9.0)
     scene.acked[subflow(1)] = 18_750_000
     assert list(scene.transitions.urgent()) == [subflow(1)]
@@ -432,12 +432,12 @@ def test_policy_can_change_between_any_two_slices(slice_number: int) -> None:
     four_tuples = [each.four_tuple for each in (*first_verdicts, *other_verdicts)]
     scene.tcp = dict.fromkeys(four_tuples, IDLE)
     while scene.planner.changed_subflows:
-        scene.perform(scene.transitions.follow(10.0))
+        scene.perform(scene.transitions.process_plan_changes(10.0))
     samples = {each: sample for each in four_tuples if (sample := scene.sample(each, 10.0)) is not None}
     for number, limits in enumerate(scene.transitions.observe(four_tuples, samples, 10.0)):
         scene.perform(limits)
         if number == slice_number:
             scene.planner.set_policy(policy(first_rule, other_rule))
-            scene.perform(scene.transitions.follow(10.0))
+            scene.perform(scene.transitions.process_plan_changes(10.0))
     scene.run(0.1, 10.1)
     assert not scene.planner.pending()

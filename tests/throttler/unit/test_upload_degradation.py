@@ -264,7 +264,7 @@ def test_ended_connections_are_removed() -> None:
     assert not scene.detector.watched()
     assert not scene.detector.urgent()
     assert not scene.detector.connections
-    assert not scene.detector.shared
+    assert not scene.detector.cap_loads
 
 
 @pytest.mark.parametrize("read_interval", [0.0, 1.0])

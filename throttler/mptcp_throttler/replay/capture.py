@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads the TCP segments of a capture file with Scapy: pcap and pcapng, plain or gzip.
+"""Reads the TCP segments of a capture file (pcap or pcapng, perhaps compressed by gzip), with Scapy.
 
 Link types (https://www.tcpdump.org/linktypes.html): Ethernet (with 802.1Q tags), Linux cooked (both versions), raw IP.
 Each segment has its captured payload and the payload's length on the wire, because captures are often cut after the
@@ -21,7 +21,7 @@ _COOKED, _COOKED_2 = 113, 276
 _LINK_HEADERS: Final = {1: ETHERNET, _COOKED: LINUX_COOKED} | dict.fromkeys((12, 14, 101, 228, 229), RAW_IP)
 KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229)"
 _SENT_BY_HOST: Final = {0: False, 4: True}
-"""Packet types of cooked captures: sent to this host, sent by this host. Others are copies of other hosts' packets."""
+"""Packet types of cooked captures: 0 was sent to this host, 4 by it. Others are copies of other hosts' packets."""
 _OUTBOUND: Final = {1: False, 2: True}  # directions of a pcapng packet: inbound, outbound
 _MAX_TIME: Final = 10**9 << 33  # nanoseconds since the epoch, in the year 2242: later times are invalid
 _MAX_PACKET_BYTES: Final = 65_535  # Scapy returns at most this many bytes of a packet, from its start
@@ -31,7 +31,7 @@ class CaptureError(Exception):
     """The file is not a capture, or cannot be read."""
 
 
-class Captured(NamedTuple):
+class CapturedSegment(NamedTuple):
     segment: Segment
     time: int  # nanoseconds since the epoch: a float would round to 0.25 µs
     length: int  # payload bytes on the wire
@@ -39,7 +39,7 @@ class Captured(NamedTuple):
 
 
 class CaptureFile:
-    """The segments of one file, readable once, and the numbers of skipped packets."""
+    """The segments of one file, which can be read once. Counts all packets, and the skipped ones."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
@@ -49,7 +49,7 @@ class CaptureFile:
         self.unsupported: Counter[int] = Counter()  # packets of unsupported link types, by link type
         self.damage: str | None = None  # damage found in the file; the rest is not read
 
-    def __iter__(self) -> Iterator[Captured]:
+    def __iter__(self) -> Iterator[CapturedSegment]:
         """Yield the segments in file order. Raises CaptureError if the file is not a capture."""
         from scapy.error import log_runtime
 
@@ -63,7 +63,7 @@ class CaptureFile:
         finally:
             log_runtime.removeFilter(record_damage)
 
-    def _segments(self) -> Iterator[Captured]:
+    def _segments(self) -> Iterator[CapturedSegment]:
         from scapy.utils import RawPcapReader
 
         try:
@@ -96,13 +96,13 @@ class CaptureFile:
                 time = min(ticks * 1_000_000_000 // metadata.tsresol, _MAX_TIME)
                 link_type, outgoing = metadata.linktype, _OUTBOUND.get(metadata.direction)
                 interface = "".join(filter(str.isprintable, (metadata.ifname or b"").decode(errors="replace")))
-            captured = self._segment(data, max(metadata.wirelen, len(data)), link_type, time, interface, outgoing)
+            captured = self._parse_packet(data, max(metadata.wirelen, len(data)), link_type, time, interface, outgoing)
             if captured is not None:
                 yield captured
 
-    def _segment(
+    def _parse_packet(
         self, frame: bytes, length: int, link_type: int, time: int, interface: str, outgoing: bool | None
-    ) -> Captured | None:
+    ) -> CapturedSegment | None:
         """Return the segment in *frame*, which is the captured part of a packet of *length* bytes."""
         if link_type == _COOKED_2 and len(frame) >= 20:
             # Convert to version 1: packet type first, EtherType last.
@@ -124,7 +124,7 @@ class CaptureFile:
         tcp, end, _, _ = location
         payload = tcp + (frame[tcp + 12] >> 4 << 2)
         # Frames may be padded, so take the length from the IP header; it is 0 in packets above 64 KiB ("BIG TCP").
-        field, header = (ip + 2, 0) if frame[ip] >> 4 == 4 else (ip + 4, 40)
-        size = int.from_bytes(frame[field : field + 2], "big")
-        wire_end = ip + header + size if size else length
-        return Captured(segment, time, max(0, wire_end - payload), frame[payload:end])
+        length_offset, uncounted_bytes = (ip + 2, 0) if frame[ip] >> 4 == 4 else (ip + 4, 40)
+        counted_bytes = int.from_bytes(frame[length_offset : length_offset + 2], "big")
+        wire_end = ip + uncounted_bytes + counted_bytes if counted_bytes else length
+        return CapturedSegment(segment, time, max(0, wire_end - payload), frame[payload:end])

@@ -28,8 +28,8 @@ def describe_segment(segment: Segment, from_client: bool) -> str:
     flags = " ".join(name for name, flag in _FLAGS.items() if segment.flags & flag) or "no flags"
     description = "; ".join(map(describe_option, segment.options))
     if segment.flags & options.SYN:
-        version_0 = any(isinstance(each, options.MpCapable) and each.version == 0 for each in segment.options)
-        if version_0 and from_client and not segment.flags & options.ACK:
+        requests_version_0 = any(isinstance(each, options.MpCapable) and each.version == 0 for each in segment.options)
+        if requests_version_0 and from_client and not segment.flags & options.ACK:
             description += ": requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
         description = description or "plain TCP"
     return f"{flags}: {description}" if description else flags

@@ -4,10 +4,10 @@
 Each segment goes to the tracker, and the policy decides on the tracker's events, as in the daemon. The clock is the
 time of the capture. Differences from the daemon:
 
-- Kernel events are derived from the packets (``endpoint``).
+- Kernel events are derived from the packets (``simulated_kernel``).
 - Subflows that began before the capture are unknown; the daemon lists the sockets when it starts.
 - Budgets start at 0 used bytes, and count captured bytes.
-- Guard and steering need samples of sockets, so entries only name the rule that steers a subflow, as ``plan`` does.
+- Guard and steering need samples of sockets. So entries only name the rule that steers a subflow, as ``plan`` does.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.replay.capture import Captured
+from mptcp_throttler.replay.capture import CapturedSegment
 from mptcp_throttler.replay.descriptions import describe_segment
-from mptcp_throttler.replay.endpoint import Endpoint
+from mptcp_throttler.replay.simulated_kernel import SimulatedKernel
 from mptcp_throttler.stages.budget import BudgetStage, StepReached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
@@ -37,7 +37,7 @@ from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.text import planned_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
-MAX_TICKS: Final = 10_000  # in a gap, a check covers at least 1/10,000 of it: a damaged time may be years ahead
+MAX_TICKS: Final = 10_000  # in longer gaps, checks are farther apart: a segment's damaged time may be years ahead
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MAX_ACCOUNTS: Final = 20  # maximum accounts in the summary; if the policy has more budgets, one account of each
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
@@ -49,7 +49,7 @@ class Entry:
     """One observation or decision."""
 
     time: float
-    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget, clock: operator.md
+    kind: str  # segment, connection, subflow, changed, closed, refused, decided, lifted, budget or clock
     text: str
     token: int | None = None
     four_tuple: FourTuple | None = None
@@ -90,7 +90,7 @@ _NO_BYTES: Final = ByteCounts(0)
 class CapTotals:
     caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
-    bytes: int = 0  # captured bytes under the caps, although no cap was applied to them
+    bytes: int = 0  # captured bytes to which the caps would have applied
 
 
 class Replay:
@@ -104,17 +104,17 @@ class Replay:
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
         self.older_subflows = 0  # subflows with MPTCP options whose SYN is not in the capture
-        self.names_interface = bool(interfaces)
+        self.names_interface = bool(interfaces)  # whether the interface of some subflow is known
         self.start_time: float | None = None
         self.now = 0.0  # latest time of a segment; a later segment with an earlier time also gets this time
         self.rules: dict[str, CapTotals] = {}
         self._tracker = Tracker(ports)
-        self._endpoint = Endpoint()
+        self._kernel = SimulatedKernel()
         self._anticipation = JoinPredictor()
         self._budgets = BudgetStage()
         self._budgets.set_policy(policy)
         self._syn_seen: dict[FourTuple, bool] = {}  # for subflows with MPTCP options: whether the SYN was captured
-        self._verdicts: dict[int, dict[_Key, Verdict]] = {}
+        self._verdicts: dict[int, dict[_Key, Verdict]] = {}  # by token of the connection
         self._active: dict[FourTuple, ByteCounts] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes carried before
         self._subflows_with_data: set[FourTuple] = set()  # subflows that carried data since the last sample
@@ -124,9 +124,9 @@ class Replay:
 
     @property
     def counters(self) -> dict[str, int]:
-        return {**asdict(self._tracker.counters), "unproven_joins": self._endpoint.unproven_joins}
+        return {**asdict(self._tracker.counters), "unproven_joins": self._kernel.unproven_joins}
 
-    def process(self, captured: Captured) -> Iterator[Entry]:
+    def process(self, captured: CapturedSegment) -> Iterator[Entry]:
         """Process a segment to or from the proxy's ports. Yield entries of times before it, an entry of the segment if
         it carries signalling, and entries of its effects."""
         segment = captured.segment
@@ -145,7 +145,7 @@ class Replay:
         before = self._active.get(four_tuple)
         self._count(captured, four_tuple, from_client)
         yield from self._apply_events(self._tracker.apply_segment(segment))
-        for event in self._endpoint.process(segment, four_tuple, from_client):
+        for event in self._kernel.process(segment, four_tuple, from_client):
             yield from self._apply_events(self._tracker.apply_event(event))
         if (after := self._active.get(four_tuple)) is not None and after is not before:
             after.highest = {from_client: segment.sequence, not from_client: segment.acknowledgment}
@@ -205,7 +205,7 @@ class Replay:
         return next((name for network, name in self.interfaces if network is None or address in network), captured)
 
     def _has_signalling(self, segment: Segment, four_tuple: FourTuple) -> bool:
-        """Return whether the segment has SYN, FIN, RST, or any option other than DSS."""
+        """Return whether to show a segment: a SYN or, after an MPTCP SYN, a FIN, RST or any option other than DSS."""
         if segment.flags & SYN:
             if segment.options:
                 self._syn_seen[four_tuple] = True
@@ -218,7 +218,7 @@ class Replay:
             bool(segment.flags & (FIN | RST)) or any(not isinstance(each, Dss) for each in segment.options)
         )
 
-    def _count(self, captured: Captured, four_tuple: FourTuple, from_client: bool) -> None:
+    def _count(self, captured: CapturedSegment, four_tuple: FourTuple, from_client: bool) -> None:
         """Count the data of an active subflow; a segment in the wrong direction is forged, and does not count."""
         segment, counts = captured.segment, self._active.get(four_tuple)
         if counts is None or segment.outgoing is from_client or not captured.length:
@@ -257,7 +257,7 @@ class Replay:
             case EventKind.CONNECTION_OPENED:
                 kind, text = "connection", f"connection {token:08x} is open"
             case EventKind.CONNECTION_CLOSED:
-                self._endpoint.forget(token)
+                self._kernel.forget(token)
                 kind, text = "closed", f"connection {token:08x} has ended: {detail}"
             case EventKind.SUBFLOW_ACTIVE if four_tuple is not None:
                 kind, text = "subflow", f"active: {self._describe_subflow(four_tuple)}"

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 CLOSED_BATCH = 256  # closed sockets counted before yielding to the event loop: about a millisecond
-MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
+MAX_WRITE_SECONDS = 5.0  # maximum pause between writes while all sockets stay open: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
 CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for this long
@@ -50,7 +50,7 @@ class Budgets(Component):
         self._thread = ThreadPoolExecutor(1, "ledger", initializer=prefer_worker)
         self._ledger: Ledger | None = None  # used only in the ledger thread; None until a policy has a budget
         self._boot_id = ""
-        self._read_periods: Collection[tuple[str, int]] = ()
+        self._read_periods: Collection[tuple[str, int]] = ()  # periods whose accounts were read
         self._write_lock = asyncio.Lock()
         self._last_write = -math.inf
         self._clock_offset = math.inf  # wall clock minus monotonic clock at the last tick, seconds
@@ -62,7 +62,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # Advance first: a new period drops the accounts of budgets that the stage does not know yet, read below.
+        # Advance first: at a new period, the stage drops accounts of unknown budgets, such as those read below.
         self._decide(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         if self._ledger is None:

@@ -26,8 +26,8 @@ LIFT_TIMEOUT = 3.0  # how long to wait for sockets whose limits cannot be reset 
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, and restore root qdiscs; return a line for each result. A failure
-    does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
+    """Remove sets, rules and tables of every backend, and restore root qdiscs; return a line for each result. After a
+    failure, the other steps still run. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
     results: list[str] = []
     failures: list[str] = []
     with single_daemon("mptcp-throttler", settings.state_directory):
@@ -109,12 +109,12 @@ async def _path_manager(settings: Settings) -> str:
             remove_socket(settings.state_directory)
     finally:
         OwnedSysctls(settings.state_directory).restore()
-    return "" if keeper is None else "path manager: the kernel's; existing connections get no further subflows"
+    return "" if keeper is None else "path manager: the kernel's again; existing connections get no further subflows"
 
 
 async def _root_qdiscs(settings: Settings) -> str:
     await REAL.traffic_control(settings).restore()
-    return f"{', '.join(settings.interfaces)}: root qdisc as before"
+    return f"{', '.join(settings.interfaces)}: root qdisc restored"
 
 
 async def _limits(settings: Settings) -> str:
@@ -129,11 +129,11 @@ async def _limits(settings: Settings) -> str:
                 raise
             return ""  # the killed daemon could not pace either
         with closing(pacing):
-            count, limited = await lift_all(pacing, sockets, LIFT_TIMEOUT)
+            lifted, limited = await lift_all(pacing, sockets, LIFT_TIMEOUT)
     if limited:
         message = "connection {0.token:08x}: {0.four_tuple} keeps its pacing limit until it closes"
         raise KernelError("; ".join(map(message.format, limited)))
-    return f"sockets: the pacing limit of {counted(count, 'subflow')} lifted" if count else ""
+    return f"sockets: the pacing limit of {counted(lifted, 'subflow')} lifted" if lifted else ""
 
 
 async def _status_socket(settings: Settings) -> str:

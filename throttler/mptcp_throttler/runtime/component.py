@@ -15,8 +15,8 @@ from mptcp_throttler.policy.model import Policy
 
 class Component:
     """A part of the daemon with state in the kernel or on disk, or a task on the event loop. By default, each step does
-    nothing. Policies are passed as applied (``Policy.applied``). Each object in the kernel or on disk belongs to one
-    component: docs/contract.md lists them."""
+    nothing. Each *policy* here is a ``Policy.applied``. Each object in the kernel or on disk belongs to one component:
+    docs/contract.md lists them."""
 
     repairs = 0  # number of objects that were found changed and repaired so far
 

@@ -34,7 +34,7 @@ from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.directions import PlainTcpCaps
 from mptcp_throttler.runtime.drift import DriftMonitor
 from mptcp_throttler.runtime.engine import Engine
-from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, creating_cycles, freeze_startup_objects
+from mptcp_throttler.runtime.event_loop import LoopDelayMeter, collect_garbage, freeze_startup_objects, skip_collection
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults
 from mptcp_throttler.runtime.observe import Observers
 from mptcp_throttler.runtime.status import StatusServer, answer
@@ -60,7 +60,7 @@ class Daemon:
         kernel: KernelAccess = REAL,
         read_settings: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """*read_settings* returns changes of the settings file. Needs a running event loop. Raises KernelError."""
+        """*read_settings* returns notes on changes of the settings file. Needs a running loop. Raises KernelError."""
         self._settings = settings
         self._kernel = kernel
         self._pid = os.getpid()
@@ -75,7 +75,7 @@ class Daemon:
         # This is the order of preparation; components close in reverse. The ledger comes first: if it cannot be used,
         # the start must not change the kernel, but a component that had adopted objects of a killed daemon would remove
         # them when it closes. Limits on sockets come last, but before the observers: a connection that is accepted
-        # before them is never paced.
+        # before the limits are installed is never paced.
         self._components: tuple[Component, ...] = (
             self._budgets,
             Grants(engine),
@@ -100,14 +100,14 @@ class Daemon:
         """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
         loop = asyncio.get_running_loop()
         with single_daemon("mptcp-throttler", self._settings.state_directory):
-            # In place from the first change of the kernel to the last, so that no signal ends the daemon in between.
+            # From the first change of the kernel to the last, no signal must end the daemon.
             for number in STOP_SIGNALS:
                 signal.signal(number, lambda *_: loop.call_soon_threadsafe(self.stop.set))
             loop.add_signal_handler(signal.SIGHUP, self.reload)
             try:
                 await self.serve()
             finally:
-                # A loop restores default actions of its handlers when it closes; a mask is only for one thread.
+                # When a loop closes, it restores the default actions of its signals; a mask is for one thread only.
                 for number in STOP_SIGNALS:
                     signal.signal(number, signal.SIG_IGN)
 
@@ -194,7 +194,7 @@ class Daemon:
             try:
                 await self._engine.sampler.sweep()
             except KernelError as error:
-                log.error("%s; the last bytes of budgets are not counted", error)
+                log.error("%s; the last bytes are not counted in budgets", error)
 
     async def _reload_on_request(self) -> None:
         while True:
@@ -216,7 +216,7 @@ class Daemon:
         for line in counts["settings"]:
             log.warning("%s", line)
         try:
-            async with creating_cycles():
+            async with skip_collection():
                 policy = await asyncio.to_thread(self._read_policy)
             await self._prepare(policy.applied)
         except (DocumentError, KernelError) as error:
@@ -269,9 +269,9 @@ class Daemon:
 
     def _summary(self) -> str:
         """Return one line about the daemon's work, for ``systemctl status``."""
-        engine, refused = self._engine, self._reloads["last_refused"]
+        engine, refused, connections = self._engine, self._reloads["last_refused"], self._engine.tracker.connections
         text = (
-            f"{counted(len(engine.tracker.connections), 'connection')}, {counted(engine.capped, 'capped subflow')} on "
+            f"{counted(len(connections), 'connection')}, {counted(engine.capped_count, 'capped subflow')} on "
             f"{', '.join(self._settings.interfaces)} ({engine.downloads.backend}); "
             f"{counted(len(engine.decisions.policy.rules), 'rule')}{', dry run' if engine.decisions.is_dry else ''}"
         )

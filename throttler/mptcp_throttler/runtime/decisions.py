@@ -23,7 +23,7 @@ from mptcp_throttler.runtime.logs import log_fields
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.stages.stage import Stage
-from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, without_caps
+from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, remove_caps
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +45,11 @@ class Decisions:
         handle_decision: Callable[[Decision], None],
         apply_plan: Callable[[], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*.
-        *handle_decision* is called before the planners are updated by a decision, *apply_plan* after they were updated
-        for a batch of connections."""
+        """*connections*: the tracker's connections by token, always up to date. Rules act only on subflows of
+        *listen_ports*. *handle_decision* is called before a decision updates the planners, *apply_plan* after the
+        decisions on a batch of connections updated them."""
         self.policy = policy  # the policy in force, from which verdicts are made
-        self.applied = policy.applied  # the part of the policy that is applied
+        self.applied = policy.applied  # the policy that is applied to the kernel: without rules in a dry run
         self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners
@@ -75,8 +75,8 @@ class Decisions:
         return self.applied is not self.policy
 
     def applied_verdicts(self, verdicts: Verdicts) -> Verdicts:
-        """Return *verdicts* as they are applied."""
-        return without_caps(verdicts) if self.is_dry else verdicts
+        """Return *verdicts*, in a dry run without their caps."""
+        return remove_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
         """Decide the verdicts of connections: a few at once, many later in :meth:`run`."""
@@ -171,7 +171,7 @@ class Decisions:
 
 def _restrict_to_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
     """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*, because
-    sets, rules, BPF programs and dumps cover only these. A client joins at another port if the proxy announced it
+    sets, rules, BPF programs and dumps cover only these ports. A client joins at another port if the proxy announced it
     (ADD_ADDR, RFC 8684, 3.4.1); a proxy may open a subflow from any port."""
 
     def restrict(each: Verdict) -> Verdict:

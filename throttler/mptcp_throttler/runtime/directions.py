@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel objects of each direction: a planner, and the reconciler that applies its plan.
+"""Components that shape one direction each: a planner, and a reconciler that applies the plan to the kernel.
 
 *Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*, only while the policy has rules for them: HTB on an
-IFB device, nftables at ingress.
+IFB device, nftables at ingress. *Plain TCP*: an nftables table that puts packets into the classes of downloads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REMOVE_PLAIN_TCP = f"add table {_PLAIN_TCP}\ndelete table {_PLAIN_TCP}\n"
 
 
 class Downloads(Component):
-    """Traffic to the clients."""
+    """Shapes traffic to the clients."""
 
     def __init__(self, settings: Settings, kernel: KernelAccess, tunnels: Tunnels) -> None:
         self.planner = Planner(settings.ownership)
@@ -97,7 +97,7 @@ class Downloads(Component):
 
 
 class Uploads(Component, Consumer):
-    """Traffic from the clients. Also a consumer of samples."""
+    """Shapes traffic from the clients. Also a consumer of samples."""
 
     by_request = True
     interval, period = MEASURE_SECONDS, float("inf")
@@ -111,7 +111,7 @@ class Uploads(Component, Consumer):
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
-        self._transitions = UploadOnsets(self.planner, self._subflows)
+        self._onsets = UploadOnsets(self.planner, self._subflows)
         self._stack = AsyncExitStack()
         self._wake = asyncio.Event()
 
@@ -119,7 +119,7 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._open()
-        # Clear the flags: otherwise a comparison would remove the device and table that are being created.
+        # Clear the flags: otherwise :meth:`verify` would remove the device and table that are being created.
         removal_failed, self._removal_failed, self._may_have_leftovers = self._removal_failed, False, False
         try:
             await reconciler.prepare()
@@ -154,24 +154,24 @@ class Uploads(Component, Consumer):
         elif self._may_have_leftovers:
             await self._remove()
 
-    def follow(self) -> None:
+    def wake(self) -> None:
         if self.in_force and self.reconciler is not None:
             self._wake.set()
             self.reconciler.wake()
 
     async def run(self) -> None:
         await self._wake.wait()
-        assert self.reconciler is not None, "it wakes with the first policy for uploads"
+        assert self.reconciler is not None, "woken before any policy for uploads"
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.reconciler.run())
             while True:
                 self._wake.clear()
-                for changed in self._transitions.step(time.monotonic()):
-                    if changed:
+                for plan_changed in self._onsets.step(time.monotonic()):
+                    if plan_changed:
                         self.reconciler.wake()
                     await asyncio.sleep(0)
                 await asyncio.sleep(STEP_SECONDS)
-                if not self._transitions.busy:
+                if not self._onsets.busy:
                     await self._wake.wait()
 
     async def close(self) -> None:
@@ -185,10 +185,10 @@ class Uploads(Component, Consumer):
     # Consumer of samples. If a subflow cannot be sampled, ``step`` caps it after some seconds.
 
     def urgent(self) -> Collection[FourTuple]:
-        return self._transitions.urgent()
+        return self._onsets.urgent()
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        self._transitions.observe(samples.requested, samples.sockets, samples.time)
+        self._onsets.observe(samples.requested, samples.sockets, samples.time)
         yield
 
     def _subflows(self, token: int) -> list[FourTuple]:
@@ -223,9 +223,9 @@ class Uploads(Component, Consumer):
 
 
 class PlainTcpCaps(Component):
-    """Plain TCP in the classes of rules with ``plain_tcp: cap``: one nftables table, whatever the backend is.
+    """Puts plain TCP into the classes of rules with ``plain_tcp: cap``, by one nftables table, whatever the backend is.
 
-    The table matches connections by addresses, interface and the lack of an MPTCP option. It is recreated, in one
+    The table matches packets by addresses, interface and the lack of an MPTCP option. It is recreated, in one
     transaction, with each policy.
     """
 
@@ -233,7 +233,7 @@ class PlainTcpCaps(Component):
         """*planner* is the planner of downloads."""
         self._settings, self._kernel, self._planner = settings, kernel, planner
         self._nft: LibNftables | None = None
-        self._commands = ""
+        self._commands = ""  # nft(8) commands that create the table; empty if the policy needs none
         self._table: str | None = ""  # the table as nftables lists it; empty if there is none, None if unknown
         self._lock = asyncio.Lock()
 
@@ -254,7 +254,7 @@ class PlainTcpCaps(Component):
             if self._table is None:  # the kernel refused the last change of the table
                 await self._apply()
             elif self._commands and await self._list() != self._table:
-                log.warning("nftables table %s was changed: restored", PLAIN_TCP_TABLE)
+                log.warning("nftables table %s was changed; restoring it", PLAIN_TCP_TABLE)
                 self.repairs += 1
                 await self._apply()
 

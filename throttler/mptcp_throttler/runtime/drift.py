@@ -2,7 +2,7 @@
 """Drift: detects and repairs changes that other programs make to the throttler's objects.
 
 The components compare and repair soon after the kernel reports a change of traffic control, interfaces or nftables
-(``kernel.notices``). It does not report changes of ipset, legacy iptables, sysctls, BPF and files: they are compared
+(``kernel.notices``). Changes of ipset, legacy iptables, sysctls, BPF and files are not reported: these are compared
 every ``verify_interval``. If another program keeps changing an object, that object waits for the periodic comparison.
 """
 
@@ -38,7 +38,7 @@ class ChangeCounters:
 
 
 class DriftMonitor:
-    """Compares and repairs for one daemon. Must be created inside a running event loop."""
+    """Compares and repairs the objects of *components*. Must be created inside a running event loop."""
 
     def __init__(self, components: Sequence[Component], interval: float) -> None:
         self.counters = ChangeCounters()

@@ -33,7 +33,7 @@ from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
 from mptcp_throttler.runtime.tunnels import Tunnels
 from mptcp_throttler.shaping.cap import PlanError
-from mptcp_throttler.shaping.initial_options import initial_options, with_exceptions
+from mptcp_throttler.shaping.initial_options import add_exceptions, initial_options
 from mptcp_throttler.stages.budget import BudgetStage
 from mptcp_throttler.stages.grants import GrantStage
 from mptcp_throttler.stages.guard import GuardStage
@@ -95,7 +95,7 @@ class Engine:
         consumers = self.socket_limiter, self.uploads, *stages, self.traffic
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.act_on)
         self._log_limiters = {kind: RateLimiter(MAX_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
-        self._open_rules: tuple[bool, ...] = ()  # per rule, whether its window was open at the last :meth:`enforce`
+        self._open_rules: tuple[bool, ...] = ()  # per rule, whether it was within its hours at the last :meth:`enforce`
         self._clock_changed = asyncio.Event()
 
     # Sources of changes
@@ -107,7 +107,7 @@ class Engine:
         self.policy_since = time.monotonic()
 
     async def enforce_by_clock(self) -> None:
-        """Enforce the policy when a window of its rules opens or closes, forever."""
+        """Enforce the policy when the hours of a rule begin or end, forever."""
         while True:
             now = time.time()
             policy = self.decisions.policy
@@ -119,7 +119,7 @@ class Engine:
             self._clock_changed.clear()
 
     async def enforce(self) -> None:
-        """Adapt the plan to the policy: at the start, after a reload, and when a window opens or closes."""
+        """Adapt the plan to the policy: at the start, after a reload, and when the hours of a rule begin or end."""
         now = time.monotonic()
         self._open_rules = self.decisions.policy.open_rules(time.time())
         await self.decisions.decide_all()
@@ -135,10 +135,10 @@ class Engine:
         self.apply_plan()
 
     async def _set_initial_options(self) -> None:
-        # Read the policy again: another policy may be in force now, and other rules may be open.
+        # Read the policy again: another policy may be in force now, and the hours of a rule may have begun or ended.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        options = with_exceptions(options, [each.network for each in self.grants.in_force])
+        options = add_exceptions(options, [each.network for each in self.grants.in_force])
         await self.socket_limiter.set_initial_options(options)
 
     async def apply_grants(self, tokens: Collection[int]) -> None:
@@ -182,7 +182,7 @@ class Engine:
         self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
-                captured = self.join_latency.early.pop(event.four_tuple)
+                captured = self.join_latency.joins.pop(event.four_tuple)
                 if captured is not None:
                     self.measure_join(event.four_tuple, captured)
 
@@ -199,13 +199,13 @@ class Engine:
         if self.socket_limiter.possible:
             # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
             # let the event loop run before the next changes.
-            self.socket_limiter.follow()
+            self.socket_limiter.apply_plan_changes()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)
         if clients := self.decisions.anticipation.take_changed_clients():
             self.socket_limiter.set_clients(clients)
         self.downloads.reconciler.wake()
-        self.uploads.follow()
+        self.uploads.wake()
         # Subflows new to a cap or to steering are sampled at once, but after the kernel has their entries.
         self.sampler.wake()
 
@@ -217,15 +217,15 @@ class Engine:
         subflow = self.traffic.find(four_tuple, Direction.DOWN)
         connection = None if subflow is None else self.tracker.connections.get(subflow[0])
         if connection is None:
-            self.join_latency.early.put(four_tuple, captured, captured)
+            self.join_latency.joins.put(four_tuple, captured, captured)
             return
         subflows = [each.four_tuple for each in connection.subflows]
         self.join_latency.record_join(captured, subflows, self.downloads.planner.entries.upserts)
 
     @property
-    def capped(self) -> int:
+    def capped_count(self) -> int:
         """Number of subflows with a cap. The kernel also has entries of ended and of some uncapped subflows."""
-        return 0 if self.decisions.is_dry else self.traffic.capped
+        return 0 if self.decisions.is_dry else self.traffic.capped_count
 
     def _record_decision(self, decision: Decision) -> None:
         self.traffic.record_decision(decision)

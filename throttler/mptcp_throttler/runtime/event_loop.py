@@ -40,7 +40,7 @@ LARGE_BYTES = 256 * 1024
 libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when they were mapped separately."""
 _M_MMAP_THRESHOLD = -3
 _CLOSE_ITERATIONS = 3
-_cycle_contexts = set[object]()  # one mark per active :func:`creating_cycles` context
+_cycle_contexts = set[object]()  # one mark per active :func:`skip_collection` context
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
@@ -87,7 +87,7 @@ def freeze_startup_objects() -> None:
 
 
 @asynccontextmanager
-async def creating_cycles() -> AsyncIterator[None]:
+async def skip_collection() -> AsyncIterator[None]:
     """Suspend collecting and freezing while the context is active, because its work creates cycles that the next
     collection must free."""
     mark = object()

@@ -40,6 +40,7 @@ CAP_LOG_DELAY, CAP_LOG_INTERVAL = 1.0, 60.0
 """Seconds from the first change of a rule's caps to the log line, and between lines while changes continue."""
 _CAP_WORDS: Final = {False: ("capped", "lifted", "ended"), True: ("would be capped", "no longer", "ended")}
 """Words for a subflow that got a cap, that lost its cap, and that ended with a cap; by whether it is a dry run."""
+_GAINED, _LOST, _ENDED = range(3)  # indexes of these words
 
 
 def log_fields(
@@ -62,8 +63,6 @@ def log_fields(
 
 
 class LineFormatter(logging.Formatter):
-    """Formats lines for stderr."""
-
     def __init__(self, for_journal: bool) -> None:
         super().__init__("%(levelname)s: %(message)s")
         self._for_journal = for_journal
@@ -140,8 +139,8 @@ def forward_faults(callback: Callable[[float, str], None]) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def _handler() -> logging.Handler:
-    """Return the log's handler: it sends entries if stderr is the journal and can be reached, otherwise lines."""
+def _create_handler() -> logging.Handler:
+    """Return a handler that sends entries if stderr is a journal that can be reached, and otherwise lines."""
     is_journal = journal.is_journal()
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if is_journal:
@@ -153,7 +152,7 @@ def _handler() -> logging.Handler:
 
 def log_to_stderr(level: int) -> None:
     """Log *level* and above to stderr. If the watchdog ends the daemon (SIGABRT), a traceback shows where it hung."""
-    logging.basicConfig(level=level, handlers=[_handler()])
+    logging.basicConfig(level=level, handlers=[_create_handler()])
     for name, lowest in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(lowest)
     faulthandler.enable()
@@ -166,9 +165,9 @@ class CapLog:
     short downloads cause one line a minute. If only one subflow changed, the line names the subflow.
     """
 
-    def __init__(self, subflows: Callable[[str], int]) -> None:
-        """*subflows* returns how many subflows a rule caps, or would in a dry run."""
-        self._subflows = subflows
+    def __init__(self, count_capped: Callable[[str], int]) -> None:
+        """*count_capped* returns how many subflows a rule caps, or would cap in a dry run."""
+        self._count_capped = count_capped
         # The number of changes since the last line, and the latest change, by rule and whether it is a dry run. Most
         # changes are only counted, so a line's text is formatted only when it is logged.
         self._counts: dict[tuple[str, bool], Counter[str]] = {}
@@ -177,18 +176,17 @@ class CapLog:
         self._changed = asyncio.Event()
 
     def record_decision(self, decision: Decision) -> None:
-        """Count the changes of *decision*."""
         self._is_dry = decision.is_dry
         for verdict in decision.gained:
-            self._record(decision, verdict, decision.is_dry, 0, verdict.reason)
+            self._record(decision, verdict, decision.is_dry, _GAINED, verdict.reason)
         was_dry = decision.was_dry
         if was_dry and decision.is_dry_run_change:
             return  # the subflows had no real cap
         text = "would no longer be capped (dry run)" if was_dry else "no longer capped"
         for capped, verdict in decision.lost:
-            self._record(decision, capped, was_dry, 1, f"{text}: {verdict.reason}")
+            self._record(decision, capped, was_dry, _LOST, f"{text}: {verdict.reason}")
         for capped in decision.ended:
-            self._record(decision, capped, was_dry, 2, "ended (dry run)" if was_dry else "ended")
+            self._record(decision, capped, was_dry, _ENDED, "ended (dry run)" if was_dry else "ended")
 
     def _record(self, decision: Decision, capped: Verdict, is_dry: bool, change: int, text: str) -> None:
         key, word = (_rule(capped), is_dry), _CAP_WORDS[is_dry][change]
@@ -210,7 +208,7 @@ class CapLog:
     def _line(self, rule: str, is_dry: bool, counts: Counter[str]) -> tuple[str, dict[str, Any]]:
         words = _CAP_WORDS[is_dry]
         changes = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
-        capped = counted(self._subflows(rule) if is_dry is self._is_dry else 0, "subflow")
+        capped = counted(self._count_capped(rule) if is_dry is self._is_dry else 0, "subflow")
         return f"rule {rule}: {changes}; {capped} {words[0]} now{' (dry run)' if is_dry else ''}", log_fields(rule=rule)
 
     async def run(self) -> None:

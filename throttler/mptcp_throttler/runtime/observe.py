@@ -139,8 +139,8 @@ class Observers:
         self._last_resync = time.monotonic()
         resync = self._tracker.begin_resync(time.monotonic())
 
-        def apply(piece: Sequence[KernelSubflow]) -> None:
-            self._engine.handle_events(resync.add(piece, time.monotonic()))
+        def apply(batch: Sequence[KernelSubflow]) -> None:
+            self._engine.handle_events(resync.add(batch, time.monotonic()))
 
         await self._engine.sampler.sweep(apply, with_pauses)
         for events in resync.finish():
@@ -242,10 +242,10 @@ class Observers:
         dropped = sum(capture.read_statistics() for capture in self._captures.values())
         if dropped:
             self.counters.segments_dropped += dropped
-            log.warning("%d segments dropped by the capture buffer", dropped)
+            log.warning("%d segments were dropped by the capture buffer", dropped)
         if self._events is None or not self._events.lost:
             return False
         self.counters.kernel_events_lost += self._events.lost
         self._events.lost = 0
-        log.warning("path-manager events lost")
+        log.warning("path-manager events were lost")
         return True

@@ -76,14 +76,14 @@ class SocketLimiter(Component, Consumer):
             self._pacing = pacing
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
 
-    def follow(self) -> None:
+    def apply_plan_changes(self) -> None:
         """Set the socket limits for the planner's recent changes, and those that depend on the time."""
         if self.possible:
-            self._set_limits(self._onsets.follow(time.monotonic()))
+            self._set_limits(self._onsets.process_plan_changes(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
-        """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
-        Raises KernelError."""
+        """Lift the limits that a killed daemon left on sockets without a soft cap. The first samples set the limits of
+        the other sockets. Raises KernelError."""
         sockets = [each for each in subflows if each.cookie and not each.is_tunnel_path]
         uncapped = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
         if self.possible and uncapped:
@@ -116,12 +116,12 @@ class SocketLimiter(Component, Consumer):
         await self._write_outdated()
         self._planner.initial_classes = _classes(self._initial_options)
 
-    def set_clients(self, single: Mapping[bytes, bool]) -> None:
+    def set_clients(self, has_single_path: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
-        changed = {ip_network(address): is_single for address, is_single in single.items()}
-        self._clients.difference_update(changed)
-        self._clients.update(network for network, is_single in changed.items() if is_single)
-        for error in self._write_options(changed) if self._initial_options else ():
+        networks = {ip_network(address): is_single for address, is_single in has_single_path.items()}
+        self._clients.difference_update(networks)
+        self._clients.update(network for network, is_single in networks.items() if is_single)
+        for error in self._write_options(networks) if self._initial_options else ():
             log.error("%s", error)
 
     async def _write_outdated(self) -> None:
@@ -144,7 +144,7 @@ class SocketLimiter(Component, Consumer):
         return set()
 
     def _options_of(self, network: Network) -> InitialOptions | None:
-        """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
+        """Return the initial options that a prefix must have now. A client's address may be a prefix of the policy."""
         if self._initial_options and network in self._clients:
             return UNANTICIPATED
         return self._initial_options.get(network)
@@ -234,11 +234,11 @@ async def lift_all(
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
     may apply the change a round trip later: wait for them at most *seconds*. Raises KernelError."""
     all_sockets: list[KernelSubflow] = []
-    for piece in sockets.batches():
-        all_sockets += (each for each in piece if each.cookie)
+    for batch in sockets.batches():
+        all_sockets += (each for each in batch if each.cookie)
         await asyncio.sleep(0)
     waiting = {each.four_tuple: each for each in all_sockets if each.tcp.max_pacing_rate is not None}
-    limited = len(waiting)
+    limited_count = len(waiting)
     pacing.limit({each.cookie: NO_LIMIT for each in all_sockets})
     await asyncio.to_thread(pacing.limit_at_once)
     deadline = time.monotonic() + seconds
@@ -247,5 +247,5 @@ async def lift_all(
         unchanged = {each: current[each] for each in current if current[each].cookie == waiting[each].cookie}
         waiting = {each: socket for each, socket in unchanged.items() if socket.tcp.max_pacing_rate is not None}
         if not waiting or time.monotonic() > deadline:
-            return limited, waiting.values()
+            return limited_count, waiting.values()
         await asyncio.sleep(STEP_SECONDS)

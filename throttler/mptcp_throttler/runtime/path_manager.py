@@ -49,7 +49,7 @@ class UserspacePathManager(Component):
         self._lock = asyncio.Lock()  # guards the keeper: a reload must not interrupt its restart
 
     async def prepare(self, policy: Policy) -> None:
-        """Start the listener and then set the sysctls, if *policy* needs them. Raises KernelError."""
+        """Start the keeper and then set the sysctls, if *policy* needs them. Raises KernelError."""
         self.flags_note.find()
         if needs_user_space(policy):
             async with self._lock:
@@ -67,7 +67,7 @@ class UserspacePathManager(Component):
     @property
     def commands(self) -> SubflowCommands:
         """Commands for single subflows, opened when first needed. The kernel refuses them for a connection that was
-        accepted under its own path manager. Raises KernelError."""
+        accepted under the kernel's path manager. Raises KernelError."""
         if self._commands is None:
             self._commands = self._kernel.subflow_commands()
         return self._commands
@@ -82,7 +82,7 @@ class UserspacePathManager(Component):
             if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
-                    problems.append("the keeper of the path manager has ended: after a kill, joins would fail")
+                    problems.append("the keeper has ended, without which joins fail if the daemon is killed")
                 if problems:
                     await self._hold()
                 for problem in problems:
@@ -102,12 +102,12 @@ class UserspacePathManager(Component):
                 self.flags_note.remove()
 
     async def _hold(self) -> None:
-        previous = self._sysctls.original_values(SYSCTLS)
+        original = self._sysctls.original_values(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
             if self._keeper is not None:
                 self._keeper.close()
             self._keeper = await self._kernel.keeper(self._state_directory)
-        await self._keeper.hold(previous)
+        await self._keeper.hold(original)
         self.flags_note.write()
         self._sysctls.hold(SYSCTLS)
 

@@ -143,8 +143,8 @@ class Reconciler:
         await self.apply()
 
     async def close(self) -> None:
-        """Remove all objects: first the rules that send packets to classes, then the classes with their root qdisc. A
-        failure does not stop the rest. Raises KernelError with all failures."""
+        """Remove all objects: first the rules that send packets to classes, then the classes with their root qdisc,
+        even if the rules could not be removed. Raises KernelError with all failures."""
         failures = []
         async with self._lock:
             self._is_closed = True
@@ -163,19 +163,19 @@ class Reconciler:
         refused: list[KernelError] = []  # only the first refusal; why in a list: see ``event_loop``
 
         async def apply(
-            change: Awaitable[None], changed: Collection[Any] = (), record: Callable[[Any], None] = lambda changed: None
+            change: Awaitable[None], objects: Collection[Any] = (), record: Callable[[Any], None] = lambda objects: None
         ) -> int:
-            """Make a change, then *record* what it *changed*; return how many objects it changed, 0 if refused."""
+            """Make a change of *objects*, then *record* it; return the number of changed objects, 0 if refused."""
             try:
-                with self._mark_changing(changed):
+                with self._mark_changing(objects):
                     await change
             except KernelError as error:
                 if not refused:
                     refused.append(error)
                 return 0
-            record(changed)
+            record(objects)
             await asyncio.sleep(0)
-            return len(changed)
+            return len(objects)
 
         if not tc.settled:
             await apply(tc.settle())
@@ -202,9 +202,9 @@ class Reconciler:
             raise refused.pop()
 
     @contextmanager
-    def _mark_changing(self, changed: Collection[int | FourTuple]) -> Iterator[None]:
+    def _mark_changing(self, objects: Collection[int | FourTuple]) -> Iterator[None]:
         """Mark classes and entries as being changed, so that a concurrent comparison ignores them."""
-        self._changing_now = set(changed)
+        self._changing_now = set(objects)
         if self._changed_since_read is not None:
             self._changed_since_read |= self._changing_now
         try:
@@ -213,7 +213,7 @@ class Reconciler:
             self._changing_now = set()
 
     async def _differences(self) -> dict[str, int]:
-        """Return each difference and its number of objects; 0 for entries and classes: :meth:`verify` counts these."""
+        """Return each difference with its number of objects, or with 0 if :meth:`verify` counts these objects later."""
         changed_meanwhile = self._changed_since_read = set(self._changing_now)
         try:
             tc_problems, classes = await self._tc.read()

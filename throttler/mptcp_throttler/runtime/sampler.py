@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Samples the proxy's sockets for all consumers of samples.
 
-A *sweep* lists all sockets in pieces; a *look-up* queries single sockets, many in one request. Each consumer names the
+A *sweep* lists all sockets in batches; a *look-up* queries single sockets, many in one request. Each consumer names the
 subflows that it watches, if any, and the few that are urgent. The sampler sweeps as often as the most demanding
-consumer needs, or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling
-takes a fixed share of a processor: the longer a sample takes (a sweep may take seconds), the less often it samples.
+consumer needs, or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. To limit
+its share of a processor, it samples less often if samples take longer (a sweep may take seconds).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOKUP_COST = 2.0  # cost of looking up one socket, as a multiple of the cost of
 SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whole hash table, which takes 1.4 ms
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is queried again for its urgent subflows
-REST_RATIO = 1.5
+PAUSE_RATIO = 1.5
 """Pause after each slice of a sweep, as a multiple of its work. Without pauses, the process would use up its time
 slice, and the scheduler would then run other processes while a join waits."""
 
@@ -42,7 +42,7 @@ class _ConsumerState:
         self.lock = asyncio.Lock()  # held while the consumer processes samples
         self.awaits_sweep = False  # whether it gets no look-ups until it gets the samples of a sweep
         self.looked_up = set[FourTuple]()  # subflows looked up as urgent since the current sweep began
-        self.next_urgent = 0.0
+        self.next_urgent = 0.0  # when its urgent subflows are due, monotonic seconds
         self.is_idle = True  # whether it had no urgent subflow at the last query; :meth:`Sampler.wake` causes a new one
 
 
@@ -73,12 +73,12 @@ class Sampler:
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
     def is_current(self) -> bool:
-        """Return whether :attr:`latest` is at most a second old, or at most ten times as old as a sweep takes."""
+        """Return whether :attr:`latest` is at most a second old, or at most as old as ten sweeps take."""
         return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
 
     def cookies(self, since: float) -> set[int] | None:
         """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds.
-        While few subflows are watched, only resyncs cause sweeps."""
+        It may be old, because only resyncs cause sweeps while few subflows are watched."""
         # During a sweep, the result includes the sockets of the previous one. Copying 20,000 cookies takes 2 ms.
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 
@@ -119,27 +119,27 @@ class Sampler:
         if max(map(len, sets)) > limit or len(watched := set().union(*sets)) > limit:
             await self.sweep(with_pauses=True)
             return
-        async with self._sweep_lock, self._without_look_ups():
+        async with self._sweep_lock, self._block_look_ups():
             pace = _Pace()
             await self._deliver_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
             pace.end()
             self._next_sweep = time.monotonic() + pace.work_seconds / SWEEP_SHARE
 
     async def sweep(
-        self, handle_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, with_pauses: bool = False
+        self, handle_batch: Callable[[Sequence[KernelSubflow]], None] | None = None, with_pauses: bool = False
     ) -> None:
-        """List all sockets; pass each piece to *handle_piece*, and then all samples to the consumers. *with_pauses*:
-        pause after each slice (``REST_RATIO``). Raises KernelError."""
-        async with self._sweep_lock, self._without_look_ups():
-            pace = _Pace(REST_RATIO if with_pauses else 0.0)
+        """List all sockets; pass each batch to *handle_batch*, and then all samples to the consumers. *with_pauses*:
+        pause after each slice (``PAUSE_RATIO``). Raises KernelError."""
+        async with self._sweep_lock, self._block_look_ups():
+            pace = _Pace(PAUSE_RATIO if with_pauses else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new samples arrive.
             seen = set[FourTuple]()
-            for piece in self._sockets.batches():
-                for subflow in piece:
+            for batch in self._sockets.batches():
+                for subflow in batch:
                     self.latest[subflow.four_tuple] = subflow
                     seen.add(subflow.four_tuple)
-                if handle_piece is not None:
-                    handle_piece(piece)
+                if handle_batch is not None:
+                    handle_batch(batch)
                 await pace.pause_if_due()
             if len(seen) < len(self.latest):
                 for four_tuple in self.latest.keys() - seen:
@@ -194,8 +194,8 @@ class Sampler:
         return sockets
 
     @asynccontextmanager
-    async def _without_look_ups(self) -> AsyncIterator[None]:
-        """Wait for the look-ups of consumers that are not ``by_request``, and give them none during the scope."""
+    async def _block_look_ups(self) -> AsyncIterator[None]:
+        """Wait for the look-ups of consumers that are not ``by_request``, and give them none within this context."""
         for state in self._states:
             state.looked_up.clear()
             state.awaits_sweep = not state.consumer.by_request
@@ -212,15 +212,15 @@ class Sampler:
     async def _deliver_all(
         self, sockets: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
     ) -> None:
-        """Pass to all consumers the samples of their watched subflows, *sockets*. After a sweep, include their urgent
-        subflows. *looked_up*: the requested subflows, if they were looked up instead of a sweep."""
-        now, rest_ratio = time.monotonic(), pace.rest_ratio
+        """Pass *sockets* to each consumer, as samples of its watched and, after a sweep, its urgent subflows; look up
+        those that *sockets* lacks. *looked_up*: the watched subflows, if they were looked up instead of a sweep."""
+        now, pause_ratio = time.monotonic(), pace.pause_ratio
         for state in self._states:
             consumer = state.consumer
             pace.end()
             async with state.lock:
                 pace.begin()
-                pace.rest_ratio = 0.0 if consumer.by_request else rest_ratio  # do not pause: its look-ups wait
+                pace.pause_ratio = 0.0 if consumer.by_request else pause_ratio  # do not pause: its look-ups wait
                 urgent = consumer.urgent() if looked_up is None else ()
                 if urgent or consumer.watches_any():
                     watched = consumer.watched()
@@ -236,7 +236,7 @@ class Sampler:
                     if missing:
                         sockets.update(await self._look_up(missing, pace))
                     await self._deliver(consumer, Samples(now, sockets, True, requested), pace)
-            state.awaits_sweep, pace.rest_ratio = False, rest_ratio
+            state.awaits_sweep, pace.pause_ratio = False, pause_ratio
 
     async def _deliver(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
         for outcome in consumer.observe(samples):
@@ -250,20 +250,20 @@ async def _exclude(requested: list[FourTuple], excluded: Collection[FourTuple], 
     """Return *requested* without *excluded*, in slices, because ten thousand subflows take milliseconds."""
     if not excluded:
         return requested
-    rest: list[FourTuple] = []
+    remaining: list[FourTuple] = []
     for start in range(0, len(requested), CHECK_CHUNK):
-        rest += [each for each in requested[start : start + CHECK_CHUNK] if each not in excluded]
+        remaining += [each for each in requested[start : start + CHECK_CHUNK] if each not in excluded]
         await pace.pause_if_due()
-    return rest
+    return remaining
 
 
 class _Pace:
     """Yields to the event loop after each slice, and sums up the processing time. The garbage collector skips the
     samples, because they have no cycles."""
 
-    def __init__(self, rest_ratio: float = 0.0) -> None:
-        """*rest_ratio*: pause after a slice, as a multiple of its work."""
-        self.work_seconds, self.rest_ratio = 0.0, rest_ratio
+    def __init__(self, pause_ratio: float = 0.0) -> None:
+        """*pause_ratio*: pause after a slice, as a multiple of its work."""
+        self.work_seconds, self.pause_ratio = 0.0, pause_ratio
         self.begin()
 
     async def pause_if_due(self) -> None:
@@ -271,7 +271,7 @@ class _Pace:
         if seconds < SLICE_SECONDS:
             return
         self.end()
-        await asyncio.sleep(self.rest_ratio * seconds)
+        await asyncio.sleep(self.pause_ratio * seconds)
         self.begin()
 
     def end(self) -> None:

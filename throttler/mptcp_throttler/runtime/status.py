@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers the status socket (docs/status.md): a client sends one line and reads one JSON document until the end.
+"""Answers requests at the status socket (docs/status.md): a client sends one line and reads one JSON document.
 
-A child process, a copy of the daemon at that moment (fork(2)), builds each answer. So the answer is consistent, and
-only the copying of page tables delays the event loop, even with many connections or a slow client. The child keeps only
-the client's socket and the log open.
+Each answer is built by a child process, a copy of the daemon at the moment of the request (fork(2)). So the answer is
+consistent, and only the copying of page tables delays the event loop, even with many connections or a slow client. The
+child keeps only the client's socket and the log open.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ RETRY_SECONDS = 1.0  # pause after a failed accept
 MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
 REQUEST_TIMEOUT = 2.0  # maximum pause before and within a request; after it, the bytes received are the request
-CHILD_NICE = -10  # A child's priority is below the daemon's and above the proxy's. 10,000 connections take 0.16 s.
+CHILD_NICE = -10  # below the daemon's priority and above the proxy's: the status of 10,000 connections takes 0.16 s
 _STDERR = 2
 
 
 class StatusServer(Component):
-    """Passes the line of each client of the socket at *path* to *answer*, in a child, and sends the pieces that it
+    """Serves the socket at *path*: a child passes the client's line to *answer*, and sends the pieces that *answer*
     yields. Root and the members of *group* may send requests; None means the daemon's own group."""
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
@@ -232,14 +232,14 @@ _ANSWERS: Final[Mapping[str, Callable[[Snapshot, Arguments], Mapping[str, object
 
 
 def _status(snapshot: Snapshot) -> Iterator[bytes]:
-    """Yield the status in pieces, because it has 10 MB with 10,000 connections."""
+    """Yield the status in pieces, because the status of 10,000 connections has 10 MB."""
     yield _encode(summary.head(snapshot, {}))[:-1] + b',"connections":['
     separator = b""
     for each in connections.all_connections(snapshot):
         yield separator + _encode(each)
         separator = b","
-    rest = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
-    yield b"]," + _encode(rest)[1:]
+    other_keys = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
+    yield b"]," + _encode(other_keys)[1:]
 
 
 def _encode(value: object) -> bytes:

@@ -143,8 +143,8 @@ class Tunnels(Component):
         return events
 
     def _exclude_earlier_bytes(self, earlier_ids: Set[int]) -> None:
-        """Exclude bytes that are not new. A path whose ID is not newer than ``_newest_id`` existed before this daemon
-        started, or has returned: its bytes count only if the ledger still has the path's counters."""
+        """Exclude the earlier bytes of paths that existed before this daemon started, or that returned: their IDs are
+        not newer than ``_newest_id``. If the ledger has counters of such a path, the bytes since then still count."""
         new = [path for path in self.table.paths.values() if path.path_id not in earlier_ids]
         for path in new:
             if path.path_id <= self._newest_id:
@@ -164,13 +164,13 @@ class _SocketsAndPaths:
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         paths = self._tunnels.table.paths
         path_sockets = {each: paths[each].socket for each in four_tuples if each in paths}
-        return {**self._sockets.look_up(self._without_paths(four_tuples)), **path_sockets}
+        return {**self._sockets.look_up(self._exclude_paths(four_tuples)), **path_sockets}
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
         refusals = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left open: a path of a tunnel")
-        return {**self._sockets.close_sockets(self._without_paths(four_tuples)), **refusals}
+        return {**self._sockets.close_sockets(self._exclude_paths(four_tuples)), **refusals}
 
-    def _without_paths(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
+    def _exclude_paths(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
         return [each for each in four_tuples if not self._tunnels.is_path(each)]
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From verdicts to kernel objects: HTB classes, set entries, and the difference between two states. Pure."""
+"""Turns verdicts into the HTB classes and set entries that the kernel must have, and computes the changes. Pure."""

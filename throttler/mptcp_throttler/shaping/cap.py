@@ -12,7 +12,7 @@ from mptcp_throttler.policy.model import Direction, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
-PATH_RESERVE = 128  # 1/128 of the numbers is reserved for path caps: client caps may use all others at a reload
+PATH_RESERVE = 128  # 1/128 of the class numbers is reserved for path caps, because client caps may use all others
 
 
 class PlanError(Exception):
@@ -22,7 +22,7 @@ class PlanError(Exception):
 class Level(NamedTuple):
     """The rate of each user of a shared cap (``onset.share``). Times: monotonic seconds."""
 
-    computed: float
+    computed_at: float
     users: int
     rate: int  # bits/s per user
     round_seconds: float  # seconds that the cap takes to send one segment of each user with waiting data

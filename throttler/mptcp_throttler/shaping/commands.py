@@ -95,7 +95,7 @@ class NftTable:
             key = f"{kind} . inet_service . {kind} . inet_service"
             yield f"add map {self.name} v{version} {{ type {key} : verdict; counter; }}"
         for chain, interface in self.base_chains(present).items():
-            yield from self._base(chain, interface)
+            yield from self._base_chain_commands(chain, interface)
 
     def base_chains(self, present: Container[str] | None = None) -> dict[str, str | None]:
         """Return the names of the base chains, each with its interface, if the chain has one."""
@@ -111,10 +111,10 @@ class NftTable:
         """Return the existing base chains that must be deleted before :meth:`table` runs. *hooked* has the interface of
         each chain, None if the chain has none or several. A chain cannot move to another interface: before Linux 6.4
         the kernel refuses that, and newer kernels hook the chain to both interfaces."""
-        own = self.base_chains()
-        return [name for name, dev in hooked.items() if name not in own or (own[name] in present and own[name] != dev)]
+        new = self.base_chains()
+        return [name for name, dev in hooked.items() if name not in new or (new[name] in present and new[name] != dev)]
 
-    def _base(self, chain: str, interface: str | None) -> Iterator[str]:
+    def _base_chain_commands(self, chain: str, interface: str | None) -> Iterator[str]:
         hook, client, proxy = f'ingress device "{interface}" priority filter', "s", "d"  # source and destination
         if interface is None:
             hook, client, proxy = "postrouting priority mangle", "d", "s"

@@ -45,7 +45,7 @@ def unsent_bound(rate: int) -> int:
     return max(1, int(rate / 8 * UNSENT_SECONDS))
 
 
-def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> InitialOptions:
+def options_under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) -> InitialOptions:
     """Return the initial options under a cap of *ceil* bits/s. *rests*: this host can wake a resting subflow."""
     window = max(MIN_WINDOW, int(ceil * INITIAL_WINDOW_SECONDS / 8 / MTU))
     return InitialOptions(
@@ -56,8 +56,8 @@ def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) ->
 def initial_options(
     policy: Policy, open_rules: Sequence[bool], class_of: Callable[[ScopeKey], int | None], *, rests: bool = False
 ) -> dict[Network, InitialOptions]:
-    """Return the initial options by client prefix, under the rules of *policy* that are open. *class_of* returns the
-    handle of a cap's class, or None if the cap has none yet. *rests* has the same meaning as for :func:`under_cap`."""
+    """Return the initial options by client prefix, under those rules of *policy* that are in force now (*open_rules*).
+    *class_of* returns the handle of a cap's class, None if the cap has none yet. *rests*: see ``options_under_cap``."""
     rules = [
         rule
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
@@ -68,16 +68,16 @@ def initial_options(
         for name in rule.paths or ():
             order.setdefault(name, number)
     paths = sorted((path for path in policy.paths.values() if path.name in order), key=lambda path: order[path.name])
-    without_clients = min((order[path.name] for path in paths if path.clients is None), default=math.inf)
+    first_without_clients = min((order[path.name] for path in paths if path.clients is None), default=math.inf)
     by_prefix = Prefixes((network, order[path.name]) for path in paths for network in path.clients or ())
     result: dict[Network, InitialOptions] = {}
     for path in policy.paths.values():
         options, number = DEFAULT_OPTIONS, 0
         if path.model_fields_set == {"clients"}:
-            options, number = _options(path, rules, policy.anticipate, class_of, rests)
+            options, number = _path_options(path, rules, policy.anticipate, class_of, rests)
         for network in path.clients or ():
             # An earlier rule may decide about the whole network; smaller networks have their own settings.
-            earlier = without_clients < number or any(each < number for each in by_prefix.values_around(network))
+            earlier = first_without_clients < number or any(each < number for each in by_prefix.values_around(network))
             result.setdefault(network, DEFAULT_OPTIONS if earlier else options)
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
     if any(result.get(network, DEFAULT_OPTIONS) != DEFAULT_OPTIONS for network in _IPV4_SUPERNETS):
@@ -86,7 +86,7 @@ def initial_options(
     return result if any(options != DEFAULT_OPTIONS for options in result.values()) else {}
 
 
-def with_exceptions(
+def add_exceptions(
     options: Mapping[Network, InitialOptions], networks: Collection[Network]
 ) -> dict[Network, InitialOptions]:
     """Return *options* with exceptions for clients in *networks*, which get no settings."""
@@ -97,10 +97,10 @@ def with_exceptions(
     return dict(options) | dict.fromkeys([*excepted, *networks], DEFAULT_OPTIONS)
 
 
-def _options(
+def _path_options(
     path: PathMatch, rules: Sequence[Rule], anticipate: bool, class_of: Callable[[ScopeKey], int | None], rests: bool
 ) -> tuple[InitialOptions, int]:
-    """Return the initial options of a path that only its clients define, and the number of its first rule."""
+    """Return the initial options of a path that is defined only by clients, and the number of its first rule."""
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue
@@ -112,5 +112,5 @@ def _options(
         class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
         if throttle.landing is not Onset.SOFT:
             return InitialOptions(class_id=class_id), number
-        return under_cap(throttle.ceil, class_id, rests=rests), number
+        return options_under_cap(throttle.ceil, class_id, rests=rests), number
     return DEFAULT_OPTIONS, 0

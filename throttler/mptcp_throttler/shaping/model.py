@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel objects that the throttler owns, as values, both planned and read back, and the pending changes. Pure."""
+"""Values that describe the throttler's kernel objects, planned or read back, and the pending changes. Pure."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def class_spec(minor: int, throttle: Throttle, users: int = 1, direction: Direct
     )
 
 
-def gso_limit(policy: Policy, present: int) -> int:
-    """Return the largest GSO segment, bytes, that the interface should build under *policy*; at most *present*."""
+def gso_limit(policy: Policy, current: int) -> int:
+    """Return the largest GSO segment, bytes, that the interface should build under *policy*; at most *current*."""
     rules = [rule for rule in policy.rules if Direction.DOWN in rule.direction]
     throttles = [rule.throttle for rule in rules]
     throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
     ceil = min((throttle.ceil for throttle in throttles if throttle is not None), default=None)
-    return present if ceil is None else min(present, max(MIN_GSO_BYTES, int(ceil / 8 * SEGMENT_SECONDS)))
+    return current if ceil is None else min(current, max(MIN_GSO_BYTES, int(ceil / 8 * SEGMENT_SECONDS)))
 
 
 class ClassCounters(NamedTuple):

@@ -48,7 +48,7 @@ class Planner:
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
-        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; read-only for others
+        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; others only read it
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, with the end time of their entries
         self.changed_subflows: set[FourTuple] = set()  # subflows that :meth:`take_changed_subflows` returns
@@ -87,7 +87,7 @@ class Planner:
         """Create the classes of path caps. Call this at the start, after the verdicts on known connections."""
         for rule in self._rules.values():
             if rule.throttle is not None and rule.throttle.share is Share.PATH:
-                self._cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
+                self._live_cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
 
     def set_verdicts(
         self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
@@ -113,10 +113,10 @@ class Planner:
                 if verdict.scope is None or verdict.throttle is None:
                     self._uncap(verdict, token, now, young)
                 else:
-                    self._add(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
+                    self._cap(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
             except PlanError as error:
                 refused = refused or [error]  # only the first error, in a list: see ``runtime.event_loop``
-                if self._cap_on(four_tuple) is None:
+                if self._cap_of(four_tuple) is None:
                     self._uncap(verdict, token, now, young)
                 else:
                     self._set_rest(self.members[four_tuple], rests=verdict.rests)
@@ -154,7 +154,7 @@ class Planner:
 
     def in_onset(self, four_tuple: FourTuple) -> bool:
         """Return whether a subflow is pending, or its class still falls to its cap."""
-        cap = self._cap_on(four_tuple)
+        cap = self._cap_of(four_tuple)
         return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim_rates)
 
     def onsets(self) -> Iterator[FourTuple]:
@@ -169,7 +169,7 @@ class Planner:
 
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
         """Return the soft cap that is or will be on a subflow, or None."""
-        cap = self._cap_on(four_tuple)
+        cap = self._cap_of(four_tuple)
         return cap if cap is not None and cap.final_throttle.landing is Onset.SOFT else None
 
     def shared_soft_caps(self) -> Iterator[LiveCap]:
@@ -197,21 +197,21 @@ class Planner:
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
         """Give subflows interim rates, bits/s; None ends an interim rate. While a class has interim rates, its rate is
         their sum, if that is above its throttle. Return whether a class changed."""
-        changed: set[LiveCap] = set()
+        changed_caps: set[LiveCap] = set()
         for four_tuple, rate in rates.items():
-            cap = self._cap_on(four_tuple)
+            cap = self._cap_of(four_tuple)
             if cap is None or cap.interim_rates.get(four_tuple) == rate:
                 continue
             if rate is None:
                 del cap.interim_rates[four_tuple]
             else:
                 cap.interim_rates[four_tuple] = rate
-            changed.add(cap)
-        for cap in changed:
+            changed_caps.add(cap)
+        for cap in changed_caps:
             self.classes.set_desired(cap.minor, cap.spec)
         for four_tuple in rates:
             self._report_if_in_force(four_tuple)
-        return bool(changed)
+        return bool(changed_caps)
 
     def overdue(self, limit: int) -> list[FourTuple]:
         """Return up to *limit* draining subflows whose time is over; call :meth:`settle_overdue` for each."""
@@ -233,7 +233,7 @@ class Planner:
         throttle = None if rule is None else rule.throttle
         return throttle if throttle is not None and throttle.share is scope.share else None
 
-    def _cap_on(self, four_tuple: FourTuple) -> LiveCap | None:
+    def _cap_of(self, four_tuple: FourTuple) -> LiveCap | None:
         member = self.members.get(four_tuple)
         return None if member is None else member.cap
 
@@ -249,7 +249,7 @@ class Planner:
             member.rests = rests
             self._mark_changed((member.four_tuple,))
 
-    def _cap(self, scope: ScopeKey, throttle: Throttle, four_tuple: FourTuple | None, now: float) -> LiveCap:
+    def _live_cap(self, scope: ScopeKey, throttle: Throttle, four_tuple: FourTuple | None, now: float) -> LiveCap:
         cap = self.caps.get(scope)
         if cap is None:
             entry = None if four_tuple is None else self.entries.actual.get(four_tuple)
@@ -261,10 +261,10 @@ class Planner:
             self.classes.set_desired(minor, cap.spec)
         return cap
 
-    def _add(self, verdict: Verdict, scope: ScopeKey, throttle: Throttle, token: int, now: float, young: bool) -> None:
+    def _cap(self, verdict: Verdict, scope: ScopeKey, throttle: Throttle, token: int, now: float, young: bool) -> None:
         """Put a subflow under its cap. Raises :class:`PlanError`."""
         four_tuple = verdict.four_tuple
-        cap = self._cap(scope, throttle, four_tuple, now)  # before any change, since it may raise
+        cap = self._live_cap(scope, throttle, four_tuple, now)  # before any change, since it may raise
         member = self.members.get(four_tuple)
         if member is None:
             member = self.members[four_tuple] = Member(four_tuple)
@@ -418,7 +418,7 @@ class Planner:
 
     def _report_if_in_force(self, four_tuple: FourTuple) -> None:
         """Report the cap of a subflow if it is in force: the kernel has class and entry, and the onset is complete."""
-        cap = self._cap_on(four_tuple)
+        cap = self._cap_of(four_tuple)
         if cap is None or four_tuple not in cap.decision_times or cap.throttle != cap.final_throttle:
             return
         if four_tuple in cap.pending or four_tuple in cap.interim_rates:
@@ -439,8 +439,8 @@ class Planner:
 
 
 def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[tuple[Target, PathMatch]]:
-    """Yield the caps on plain TCP and their paths, the last rule first. For a packet the last match in the table
-    counts, so that the first rule of the policy decides."""
+    """Yield the caps on plain TCP and their paths, the last rule first: for a packet, the last match in the table
+    counts, but the first rule of the policy must decide."""
     for index, rule in reversed(list(enumerate(policy.rules))):
         cap = planner.caps.get(ScopeKey(rule.name, Share.PATH))
         if cap is not None and rule.caps_plain_tcp:

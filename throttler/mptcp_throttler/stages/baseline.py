@@ -92,9 +92,9 @@ class History:
             return all(each.unacked or each.not_sent for each in self._samples)
         return all(8 * each.not_sent >= MIN_BACKLOG_SECONDS * rate for each in self._samples)
 
-    def _rate_since(self, before: Sample) -> float:
+    def _rate_since(self, earlier: Sample) -> float:
         last = self._samples[-1]
-        return compute_rate(before.delivered, last.delivered, last.time - before.time)
+        return compute_rate(earlier.delivered, last.delivered, last.time - earlier.time)
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +105,7 @@ class Path:
     flows: Counter[FourTuple] = field(default_factory=Counter)
     """Four-tuples, not :class:`Flow` objects: a reference cycle would need the garbage collector. They are counted,
     because a client may reuse a port before the old subflow has left."""
-    present: int = 0  # number of subflows that had a socket in the latest samples
+    present_count: int = 0  # number of subflows that had a socket in the latest samples
     rate: int = 0  # rate of all subflows together, bits/s
     baseline: float = 0.0
     last_healthy: float = -inf  # when the path last had about its baseline rate
@@ -124,7 +124,7 @@ class Path:
 
     def update_baseline(self, now: float) -> None:
         """Update the baseline when all samples of *now* have been recorded."""
-        if self.read_times and len(self.read_times) >= self.present:
+        if self.read_times and len(self.read_times) >= self.present_count:
             self.last_complete = now
             is_skewed = max(self.read_times) - min(self.read_times) > READ_TOGETHER_SECONDS
             if is_skewed is not self._is_skewed:
@@ -159,7 +159,7 @@ class Flow:
         """Record a sample; return whether data arrived since the last sample."""
         if not self.present:
             self.present = True
-            self.path.present += 1
+            self.path.present_count += 1
             self.path.last_change = max(self.path.last_change, now)
             self._delivered = self._start_bytes = delivered
             self._start_time = now
@@ -189,7 +189,7 @@ class Flow:
         if self.present:
             self._set_rate(0)
             self.present = False
-            self.path.present -= 1
+            self.path.present_count -= 1
 
     def leave(self) -> None:
         """Remove the subflow from its path for good."""

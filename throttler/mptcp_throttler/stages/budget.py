@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stage of budgets: counts the bytes of metered subflows, and applies the cap of the step reached. Pure.
+"""The budget stage: counts the bytes of metered subflows, and applies the cap of the step that a budget reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
 of one budget share an account. They are decided again only when the account reaches a step, so the cost of a sample
 does not depend on their number.
 
-Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting
-begins with the first byte if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed
-socket is identified by its cookie and the client's end of its four-tuple.
+Each byte counts once. If a subflow's first verdict meters it, counting begins with the first byte or, after a restart,
+with the counters in the ledger. A later change of its accounts takes effect after the next sample of its socket. A
+closed socket is identified by its cookie and the client's end of its four-tuple.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy, 
 from mptcp_throttler.policy.verdict import PREFIX, ScopeKey, Verdict, add_sentence
 from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
-NEAR_SECONDS: Final = 3.0  # an account is near its next step if it reaches it within this time at its present rate
+NEAR_SECONDS: Final = 3.0  # an account is near a step that it would reach within this time at its present rate
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
 FORGET_SECONDS: Final = 120.0  # how long to wait for the last counters of a socket that no sweep lists
 CHECK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
@@ -48,7 +48,7 @@ class OpenAccount:
     has_ended: bool = False  # whether the period has ended or the policy no longer has the budget
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
-    percent: int = 0  # the highest announced percentage of the first step's volume used; 0 once a step is reached
+    percent: int = 0  # highest announced percentage of the first step's volume that is used; 0 once a step is reached
     next_change: float = math.inf  # used bytes at which the verdicts change next
     new_bytes: int = 0  # bytes used since the last full sweep
     sentence: str = ""
@@ -96,13 +96,13 @@ class Accounts:
         """Adopt *policy*, which is now in force; drop accounts of budgets that the policy lacks."""
         self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
         self._period_of = {}
-        for client, account in list(self._open_accounts.items()):
+        for name_and_client, account in list(self._open_accounts.items()):
             if account.key.budget in self._budgets:
                 account.budget = self._budgets[account.key.budget]
                 account.update_level(self.used[account.key])
             else:
                 account.has_ended = True
-                del self._open_accounts[client]
+                del self._open_accounts[name_and_client]
         if not self._budgets:
             self.used.clear()
         if self._now is not None:
@@ -120,11 +120,11 @@ class Accounts:
         present = set(self.periods)
         if present == before:
             return
-        for client, account in list(self._open_accounts.items()):
+        for name_and_client, account in list(self._open_accounts.items()):
             if (account.key.budget, account.key.start) not in present:
                 account.has_ended = True
                 self._stale_tokens |= account.tokens
-                del self._open_accounts[client]
+                del self._open_accounts[name_and_client]
         recent = present | before
         self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in recent}
 
@@ -159,7 +159,7 @@ class Accounts:
             account.update_level(self.used.setdefault(key, 0))
         return account
 
-    def current(self, account: OpenAccount, remote: bytes) -> OpenAccount:
+    def current_account(self, account: OpenAccount, remote: bytes) -> OpenAccount:
         """Return *account*; if its period is over, return the account of the present period."""
         budget = self._budgets.get(account.key.budget) if account.has_ended else None
         return account if budget is None else self.account(budget, remote)
@@ -175,7 +175,7 @@ class Accounts:
         if used >= account.next_change:
             self._refresh_level(account)
 
-    def near_change(self, span: float) -> Iterator[Collection[int]]:
+    def tokens_near_change(self, span: float) -> Iterator[Collection[int]]:
         """After a full sweep, yield for each account with new bytes its connections, or () if their verdicts cannot
         change soon. The caller may pause at any point."""
         grown, self._grown_accounts = self._grown_accounts, {}
@@ -203,8 +203,8 @@ class Accounts:
             elif step.throttle is None:
                 text = f"{budget.title}: no cap above {approximate_size(step.after)}"
             else:
-                owner = f"{'budget' if budget.is_shared else 'rule'} {budget.name}"
-                text = f"{owner} {self._cap_verb} what exceeds {approximate_size(step.after)}"
+                subject = f"{'budget' if budget.is_shared else 'rule'} {budget.name}"
+                text = f"{subject} {self._cap_verb} what exceeds {approximate_size(step.after)}"
             account.sentence = f"{text} {self.describe_end(budget)}"
         return account.sentence
 
@@ -240,8 +240,8 @@ class MeteredSockets:
         self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
         self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
-        self._cookie_owners: dict[int, MeteredSubflow] = {}
-        self._end_owners: dict[End, MeteredSubflow] = {}
+        self._by_cookie: dict[int, MeteredSubflow] = {}
+        self._by_end: dict[End, MeteredSubflow] = {}
         self._former_cookies: TimedTable[int, int] = TimedTable()
         """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
         self._last_check: float | None = None
@@ -268,7 +268,7 @@ class MeteredSockets:
             self.dirty.add(cookie)
 
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], is_known: bool) -> None:
-        """Add a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
+        """Add a subflow's bytes to *accounts* from now on. *is_known*: it had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.is_active = True
@@ -281,7 +281,7 @@ class MeteredSockets:
             self._remove(metered)
         if accounts:
             new = MeteredSubflow(four_tuple, token, () if is_known else accounts, accounts if is_known else None)
-            self.metered[four_tuple] = self._end_owners[new.end] = new
+            self.metered[four_tuple] = self._by_end[new.end] = new
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
         """Note that the subflow has lost its verdict. Its socket may still carry data."""
@@ -298,7 +298,7 @@ class MeteredSockets:
             self.release(metered.four_tuple, metered.token)
 
     def sample(self, sockets: Sockets, complete: bool, now: float) -> Iterator[None]:
-        """Count the growth of the counters of *sockets*; yield after every slice."""
+        """Count the bytes that *sockets* carried since their last samples; yield after every slice."""
         self.now = now
         for number, four_tuple in enumerate(list(self.metered if complete else sockets), 1):
             if not number % (2 * SLICE):
@@ -318,9 +318,9 @@ class MeteredSockets:
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
-        metered = self._cookie_owners.pop(cookie, None)
+        metered = self._by_cookie.pop(cookie, None)
         if metered is None and cookie not in self._former_cookies:
-            metered = self._end_owners.get(end)  # the socket was never sampled; a newer subflow may have its port now
+            metered = self._by_end.get(end)  # the socket was never sampled; a newer subflow may have its port now
         if metered is not None:
             self._count(metered, cookie, acked, received)
             if metered.cookie == cookie or (metered.cookie is None and not metered.is_active):
@@ -336,9 +336,9 @@ class MeteredSockets:
         """Forget sockets that closed or lost their four-tuple more than ``FORGET_SECONDS`` ago."""
         self.now = now
         for cookie in self._former_cookies.pop_until(now - FORGET_SECONDS):
-            metered = self._cookie_owners.get(cookie)
+            metered = self._by_cookie.get(cookie)
             if metered is not None and metered.cookie != cookie:
-                del self._cookie_owners[cookie]
+                del self._by_cookie[cookie]
                 self._forget_counters(cookie)
 
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
@@ -349,7 +349,7 @@ class MeteredSockets:
         if since is not None and now - since <= CHECK_SECONDS:
             return
         self._last_check = now
-        before, self._unmetered_sockets = self._unmetered_sockets, self.counters.keys() - self._cookie_owners.keys()
+        before, self._unmetered_sockets = self._unmetered_sockets, self.counters.keys() - self._by_cookie.keys()
         # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
         candidates = before & self._unmetered_sockets
         existing = None if since is None or not candidates else listed(since)
@@ -363,7 +363,7 @@ class MeteredSockets:
                 return
             self._detach(metered)
             metered.cookie, metered.is_reported = cookie, False
-            self._cookie_owners[cookie] = metered
+            self._by_cookie[cookie] = metered
         metered.missing_since = None
         self._count(metered, cookie, socket.bytes_acked, socket.bytes_received)
         if metered.next_accounts is not None:
@@ -383,7 +383,7 @@ class MeteredSockets:
         # When a period ends, a subflow's accounts are renewed only when it carries data.
         if any(each.has_ended for each in metered.accounts):
             remote = metered.four_tuple.remote
-            metered.accounts = tuple([self._accounts.current(each, remote) for each in metered.accounts])
+            metered.accounts = tuple([self._accounts.current_account(each, remote) for each in metered.accounts])
         for account in metered.accounts:
             count = account.budget.count
             octets = (down if Direction.DOWN in count else 0) + (up if Direction.UP in count else 0)
@@ -399,10 +399,10 @@ class MeteredSockets:
     def _remove(self, metered: MeteredSubflow) -> None:
         if self.metered.get(metered.four_tuple) is metered:
             del self.metered[metered.four_tuple]
-        if self._end_owners.get(metered.end) is metered:
-            del self._end_owners[metered.end]
+        if self._by_end.get(metered.end) is metered:
+            del self._by_end[metered.end]
         if metered.cookie is not None:
-            self._cookie_owners.pop(metered.cookie, None)
+            self._by_cookie.pop(metered.cookie, None)
 
     def _forget_counters(self, cookie: int | None) -> None:
         """Let the ledger forget an ended socket. Its bytes are in the same transaction or an earlier one."""
@@ -520,7 +520,7 @@ class BudgetStage(Stage):
         busiest: list[MeteredSubflow] = []
         tokens = dict[int, None]()
         span, self._last_sweep = now - self._last_sweep, now
-        for number, near in enumerate(self.accounts.near_change(span), 1):
+        for number, near in enumerate(self.accounts.tokens_near_change(span), 1):
             tokens |= dict.fromkeys(near)
             if not number % (4 * SLICE):
                 yield

@@ -4,7 +4,7 @@
 A capped connection should get at least as much as a TCP session over one path: the rate that the best of its uncapped
 paths once had, its baseline (``stages.baseline``). A connection is degraded while three conditions hold. It wants more
 than it gets. Its own subflows together get less than ``MAX_TOTAL_SHARE`` of the baseline. All connections of the client
-over that path get at most ``DEGRADED_SHARE`` of it; if they get more, other connections only take their share.
+over that path get at most ``DEGRADED_SHARE`` of the baseline; if they get more, the path has only been shared.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was healthy in the meantime, or after ``GRACE_SECONDS``. There is no grace
@@ -44,7 +44,7 @@ from mptcp_throttler.stages.baseline import (
     Paths,
     Sample,
 )
-from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
+from mptcp_throttler.stages.stage import SLICE, SampledSubflows, Samples
 
 MAX_TOTAL_SHARE = 0.8  # a connection whose subflows together get at least this share of the baseline is not degraded
 GRACE_SECONDS = 2.5  # time that senders get to use freed capacity; see above
@@ -122,7 +122,7 @@ class GuardedConnection:
     samples_all: ClassVar[bool] = False  # whether all subflows are sampled in every sweep, not only the uncapped ones
 
     token: int
-    shared: dict[ScopeKey, Path]  # the load under each cap, for uploads only
+    cap_loads: dict[ScopeKey, Path]  # the load under each cap, for uploads only
     uncapped: Sequence[FourTuple] = ()
     capped: Mapping[FourTuple, Cap] = field(default_factory=dict)
     flows: tuple[Flow, ...] = ()  # the uncapped subflows
@@ -202,12 +202,12 @@ class GuardedUpload(GuardedConnection):
         for four_tuple, cap in self.capped.items():
             flow = before.pop((four_tuple, cap.scope), None)
             if flow is None:
-                flow = Flow(four_tuple, self.shared.setdefault(cap.scope, Path(four_tuple.remote)))
+                flow = Flow(four_tuple, self.cap_loads.setdefault(cap.scope, Path(four_tuple.remote)))
             self.caps.append((flow, cap))
         for (_, scope), flow in before.items():
             flow.leave()
             if not flow.path.flows:
-                self.shared.pop(scope, None)
+                self.cap_loads.pop(scope, None)
 
     def record(self, flow: Flow, sample: KernelSubflow) -> bool:
         if flow.record(sample.read, sample.bytes_received):
@@ -245,6 +245,7 @@ class GuardedUpload(GuardedConnection):
         return present > 0
 
     def _update_owed(self, samples: Samples) -> None:
+        """Set ``last_owed`` if the uncapped path with the best baseline owes data."""
         sampled = [samples.sockets.get(each) for each in (*self.uncapped, *self.capped)]
         present = [each for each in sampled if each is not None and each.data_sequence]
         paths = [flow.path for flow in self.flows if flow.present]
@@ -287,7 +288,7 @@ class GuardedUpload(GuardedConnection):
 def _is_full(flow: Flow, cap: Cap) -> bool:
     """Return whether *cap* is full and the subflow *flow* has its share of it."""
     path = flow.path
-    share = FULL_SHARE if path.present == 1 else FAIR_SHARE / max(1, path.present)
+    share = FULL_SHARE if path.present_count == 1 else FAIR_SHARE / max(1, path.present_count)
     return flow.present and path.rate >= FULL_SHARE * cap.ceil and flow.rate >= share * cap.ceil
 
 
@@ -299,16 +300,16 @@ class DegradationDetector:
         self._counters = counters
         self._connection_class = GuardedUpload if direction is Direction.UP else GuardedConnection
         self.connections: dict[int, GuardedConnection] = {}
-        self.shared: dict[ScopeKey, Path] = {}
+        self.cap_loads: dict[ScopeKey, Path] = {}
         self._candidates: dict[int, Candidate] = {}
-        self._sampled = Sampled()
+        self._sampled = SampledSubflows()
         self._paths = Paths()
 
     def watch(self, token: int, uncapped: Sequence[FourTuple], capped: Mapping[FourTuple, Cap]) -> GuardedConnection:
         """Observe connection *token*. *capped*: the subflows that the policy caps, relaxed or not."""
         connection = self.connections.get(token)
         if connection is None:
-            connection = self.connections[token] = self._connection_class(token, self.shared)
+            connection = self.connections[token] = self._connection_class(token, self.cap_loads)
         elif connection.uncapped == uncapped and connection.capped == capped:
             return connection
         self._sampled.remove(token, (*connection.uncapped, *connection.capped))
@@ -489,7 +490,7 @@ class DegradationDetector:
                 candidate.pause = 0.0
 
     def _slow_path(self, connection: GuardedConnection, candidate: Candidate, now: float) -> tuple[Path, float] | None:
-        """Return the path with the best baseline and the connection's rate, bits/s; None if it is not degraded."""
+        """Return the path with the best baseline and the connection's rate; None if the connection is not degraded."""
         capped = any(each in candidate.histories for each in connection.capped)
         if not capped or not connection.is_backlogged(now):
             candidate.backlogged_since = None

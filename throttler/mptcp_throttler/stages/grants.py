@@ -33,7 +33,7 @@ class GrantStage(Stage):
         self._zone = policy.time_zone
 
     def set_grants(self, grants: Sequence[Grant], now: float, connections: Mapping[int, Connection]) -> Collection[int]:
-        """Adopt the *grants* valid at *now*, in epoch seconds; return the connections whose caps to decide again."""
+        """Adopt the *grants* valid at *now*, in epoch seconds; return the connections to decide again."""
         lifts = [each for each in grants if not each.budget and now < each.until]
         in_force = tuple(sorted((each for each in lifts if each.since <= now), key=lambda each: -each.until))
         self.next_change = min((each.until if each.since <= now else each.since for each in lifts), default=math.inf)

@@ -3,7 +3,7 @@
 
 The data of the other subflows wait for a chunk of up to 64 KB that the scheduler assigned to a slow subflow
 (head-of-line blocking). So a capped subflow rests while the other subflows of its connection carry at least ``ratio``
-times the rate that its cap leaves it. The connection then loses at most the share 1/``ratio`` of its rate. The subflow
+times the rate that its cap allows it. The connection then loses at most the share 1/``ratio`` of its rate. The subflow
 wakes when the other subflows have ended, when its cap rises, or when the others have data to send and are too slow.
 
 With ``rest_slow_paths``, an uncapped subflow also rests in two cases: its own rate is similarly low, or it holds up the
@@ -23,7 +23,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, So
 from mptcp_throttler.policy.model import Direction, Onset, Policy
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
 from mptcp_throttler.shaping.initial_options import MAX_REST_RATE
-from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Outcome, SampledSubflows, Samples, Stage
 
 RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
@@ -60,7 +60,7 @@ class _RestState:
 
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Subflows with a low cap: the scope and rate (bits/s) of each cap."""
-    others: tuple[FourTuple, ...] = ()
+    others: tuple[FourTuple, ...] = ()  # subflows without a low cap
     slow_candidates: dict[FourTuple, _SlowCandidate] = field(default_factory=dict)  # those of ``others`` that may rest
     resting_capped: dict[FourTuple, int] = field(default_factory=dict)
     """Capped subflows that rest, with the rate of the cap when they began to rest."""
@@ -95,7 +95,7 @@ class RestStage(Stage):
         self.possible = False  # whether the kernel can let sockets rest and wake them
         self.ratio = RATIO
         self._connections: dict[int, _RestState] = {}
-        self._sampled = Sampled()
+        self._sampled = SampledSubflows()
         self._active: Counter[ScopeKey] = Counter()  # number of active connections under each low cap
         self._urgent: set[int] = set()  # tokens of connections that are new or carry data
         self._rest_slow_paths = False
@@ -136,7 +136,7 @@ class RestStage(Stage):
         }
         state.slow_candidates = {each: state.slow_candidates.get(each) or _SlowCandidate() for each in may_rest}
         if state.resting_slow().issuperset(others):
-            # If all of these rested, no subflow would carry the data.
+            # If all of *others* rested, no subflow would carry the data.
             state.slow_candidates = {}
         resting = state.all_resting()
         return tuple([_add_rest(each) if each.four_tuple in resting else each for each in verdicts])

@@ -29,7 +29,7 @@ class Samples(NamedTuple):
     requested: Collection[FourTuple] = ()  # the subflows to sample; ``sockets`` may contain others, too
 
 
-class Sampled(dict[FourTuple, int]):
+class SampledSubflows(dict[FourTuple, int]):
     """The subflows that a stage samples, each with the token of its connection."""
 
     def remove(self, token: int, four_tuples: Iterable[FourTuple]) -> None:

@@ -6,8 +6,8 @@ the subflow changed its path or an earlier daemon was killed. If the kernel refu
 tries no other subflow of the connection, which usually is not under the user-space path manager. The kernel also
 refuses the flag on a subflow that just ended, so the refusal holds only as long as a refused subflow exists.
 
-For a connection at rest, a sample is only compared with the last sample. When data flow again, the connection's mode
-first gets that last sample, so that rates do not include the time at rest.
+While a connection is quiet, a sample is only compared with the last sample. When data flow again, the connection's mode
+first gets that last sample, so that rates do not include the quiet time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
-from mptcp_throttler.stages.stage import SLICE, Action, Outcome, Sampled, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Action, Outcome, SampledSubflows, Samples, Stage
 from mptcp_throttler.steering import ClientLoad, Mode, Treatment
 
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
@@ -72,7 +72,7 @@ class BackupFlags:
             for four_tuple in self._set_flags.keys() - existing:
                 self._forget(four_tuple)
             refusals = self._refusals.items()
-            self._refusals = {token: rest for token, subflows in refusals if (rest := subflows & existing)}
+            self._refusals = {token: remaining for token, subflows in refusals if (remaining := subflows & existing)}
             self._recent.clear()
         if self._keep_until is None:
             self._keep_until = samples.time + UNDECIDED_SECONDS
@@ -140,7 +140,7 @@ class _SteeredConnection:
     sample_count: int = 0  # number of samples since the subflows changed
     last_sampled: float = 0.0
     urgent_until: float = float("-inf")
-    is_at_rest: bool = False  # whether nothing changes until data flow again
+    is_quiet: bool = False  # whether nothing changes until data flow again
     skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # last sample, if not yet passed to ``mode``
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
@@ -155,9 +155,9 @@ class _SteeredConnection:
 
     def restart(self) -> None:
         """Restart the count of samples, because the policy or the steered subflows changed."""
-        self.sample_count, self.is_at_rest = 0, False
+        self.sample_count, self.is_quiet = 0, False
 
-    def record_at_rest(self, sockets: Sockets, now: float) -> bool:
+    def record_quiet(self, sockets: Sockets, now: float) -> bool:
         """Record a sample that changes nothing. If it needs :meth:`observe`, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.last_sampled)
         for subflow in self.subflows:
@@ -198,7 +198,7 @@ class _SteeredConnection:
         if has_traffic:
             self.urgent_until = self.last_sampled + URGENT_SECONDS
         is_settled = self.last_sampled >= self.urgent_until + SETTLED_SECONDS
-        self.is_at_rest = not has_traffic and len(sockets) == len(self.subflows) and is_settled
+        self.is_quiet = not has_traffic and len(sockets) == len(self.subflows) and is_settled
 
     @property
     def is_urgent(self) -> bool:
@@ -210,7 +210,7 @@ class SteeringStage(Stage):
 
     def __init__(self) -> None:
         self._connections: dict[int, _SteeredConnection] = {}
-        self._sampled = Sampled()
+        self._sampled = SampledSubflows()
         self._urgent: set[int] = set()
         self.flags = BackupFlags()
         self._client_loads: WeakValueDictionary[tuple[str, bytes], ClientLoad] = WeakValueDictionary()
@@ -293,7 +293,7 @@ class SteeringStage(Stage):
             connection = self._connections.get(token)
             if connection is None:
                 continue  # the connection ended between two slices
-            if connection.is_at_rest and connection.record_at_rest(sockets, samples.time):
+            if connection.is_quiet and connection.record_quiet(sockets, samples.time):
                 if not connection.is_urgent:
                     urgent.discard(token)
                 continue
@@ -307,7 +307,7 @@ class SteeringStage(Stage):
                 changed.append(token)
             if connection.steer.mode_class.sets_backup and self.is_applied:
                 required = self.flags.required_actions(token, connection.treatments, connection.rule)
-                connection.is_at_rest = connection.is_at_rest and not required
+                connection.is_quiet = connection.is_quiet and not required
                 actions += required
         for flag in self.flags.clearing_actions(sockets):
             connection = self._connections.get(flag.token)

@@ -62,7 +62,7 @@ class Comparer:
         return decision._replace(gained=gained, changed=changed, lost=lost, ended=tuple(old.values()))
 
 
-def without_caps(verdicts: Verdicts) -> Verdicts:
+def remove_caps(verdicts: Verdicts) -> Verdicts:
     return tuple([each._replace(scope=None, throttle=None, rests=False) for each in verdicts])
 
 
@@ -76,6 +76,6 @@ def _is_unchanged(before: Verdict, after: Verdict) -> bool:
 
 
 def _rates(verdict: Verdict) -> tuple[int, int, int | None] | None:
-    """Return the cap's values in the kernel; the onset is not among them."""
+    """Return the values that the cap has in the kernel; changes of other values, such as the onset, do not count."""
     throttle = verdict.throttle
     return None if throttle is None else (throttle.rate, throttle.ceil, throttle.burst)

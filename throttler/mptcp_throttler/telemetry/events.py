@@ -17,7 +17,7 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""The events take up to 19 MB together. A connection of two subflows causes eight to ten events."""
+"""Maximum number of events in memory: up to 19 MB. A connection of two subflows causes eight to ten events."""
 MAX_DETAIL: Final = 150  # characters
 ELLIPSIS: Final = "..."  # in ASCII, because a character outside Latin-1 would multiply the size of the string
 MAX_REFUSED_JOINS: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others
@@ -27,7 +27,7 @@ DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
 GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT = "guard", "budget", "grant", "steering", "reload", "fault"
 KINDS: Final = (CONNECTION, SUBFLOW, CLOSED, DECIDED, APPLIED, LIFTED, GUARD, BUDGET, GRANT, STEERING, RELOAD, FAULT)
 
-_KINDS: Final = {
+_EVENTS: Final = {
     EventKind.CONNECTION_OPENED: (CONNECTION, "{}"),
     EventKind.CONNECTION_CLOSED: (CLOSED, "{}"),
     EventKind.SUBFLOW_ACTIVE: (SUBFLOW, "active"),
@@ -40,7 +40,7 @@ _KINDS: Final = {
 
 
 class RateLimiter:
-    """Limits how many events of a kind that clients can trigger are reported per minute."""
+    """Limits the number of reports per minute, for events that any client can cause."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -96,7 +96,7 @@ class EventRing:
         self.last += 1
         self._events.append(RecordedEvent(self.last, time, kind, token, four_tuple, path, rule, direction, detail))
 
-    def after(self, sequence: int) -> Iterator[RecordedEvent]:
+    def events_after(self, sequence: int) -> Iterator[RecordedEvent]:
         """Return the events after *sequence*, the oldest first."""
         return islice(self._events, max(0, sequence - self.first + 1), None)
 
@@ -112,11 +112,11 @@ class EventRecorder:
 
     def record_tracker_events(self, events: Iterable[Event]) -> None:
         for event in events:
-            if event.kind not in _KINDS:
+            if event.kind not in _EVENTS:
                 continue
             if event.kind is EventKind.JOIN_REFUSED and not self._refused_joins.allow(event.time):
                 continue
-            (kind, detail), token, time = _KINDS[event.kind], event.token or None, event.time + self._clock_offset()
+            (kind, detail), token, time = _EVENTS[event.kind], event.token or None, event.time + self._clock_offset()
             self.ring.add(time, kind, token, event.four_tuple, detail=detail.format(event.detail))
 
     def record_decision(self, decision: Decision) -> None:

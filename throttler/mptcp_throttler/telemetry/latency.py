@@ -48,8 +48,8 @@ class JoinLatency(LatencyHistogram):
 
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
-        # Capture times of joins without a kernel event, and of subflows without an entry; and times of entries.
-        self.early, self._pending, self._entries = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
+        # Capture times of joins without a kernel event; capture times of subflows without an entry; times of entries.
+        self.joins, self._pending, self._entries = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
 
     def record_join(self, captured: float, subflows: Iterable[FourTuple], pending: Container[FourTuple]) -> None:
         """Record a join to the connection of *subflows*, after the decision on it. *pending*: subflows, new or older,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Counts the bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
+"""Counts the bytes over each path and under each cap since the daemon's start; computes the rate of each subflow.
 
 Every decision updates the number of subflows per path, cap and class, so a summary visits none of ten thousand
 connections. A rule's cap on one path may have many classes, and a class may have subflows on several paths.
@@ -124,11 +124,12 @@ class Traffic(Consumer):
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
         self.clients: dict[int, bytes] = {}  # by token of the connection
-        self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
+        self.capped_count = 0  # subflows with a cap, as decided; counted once if both directions have one
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _SubflowTotal] = {}
         self._closed: TimedTable[End, _SubflowTotal] = TimedTable(MAX_CLOSED)  # the meter may still report these
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # no subflow yet: cookie, sent, received
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()
+        """Cookie, sent and received bytes of closed sockets whose subflow, if any, has not ended yet."""
         self.counted_at = clock()  # when all sockets were last counted, monotonic seconds
         self._next_sweep = float("inf")  # not before :meth:`begin`
         self._clock = clock
@@ -229,7 +230,6 @@ class Traffic(Consumer):
         return self._subflows.keys() if self.watches_any() else ()
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        """Count the growth of the sockets' counters."""
         now, sockets, complete, _ = samples
         if not complete:
             return
@@ -278,7 +278,7 @@ class Traffic(Consumer):
             subflow.up = state
         else:
             subflow.down = state
-        self.capped += subflow.is_capped - was_capped
+        self.capped_count += subflow.is_capped - was_capped
 
     def _count(self, state: _CapState, number: int) -> None:
         """Add a *number* of subflows to the cap and class of *state*, if it has them."""

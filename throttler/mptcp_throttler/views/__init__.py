@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Output for readers and programs."""
+"""Answers and descriptions that readers and programs get."""

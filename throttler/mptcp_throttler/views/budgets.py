@@ -2,7 +2,7 @@
 """The used volumes of budgets for answers: by account, fullest first, and the total of each budget.
 
 A per-client budget has an account per address, perhaps ten thousand, so rows are created only for the accounts that are
-shown. The volume of a budget may be used until its first step; a row also has the current and the next step.
+shown. An account's volume may be used before the first step; a row also has the current and the next step.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
 from mptcp_throttler.policy.verdict import Verdict, add_sentence
 from mptcp_throttler.views.answers import PathText, RuleText
 
-_EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
-_COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
+_EXEMPTION_TEXT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
+_DIRECTION_TEXT: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
 
 
 @lru_cache(4096)
@@ -67,7 +67,7 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.paths is not None:
         yield f"path {' or '.join(rule.paths)}"
     if rule.direction != ({Direction.DOWN} if rule.has_effect else set(Direction)):
-        yield " and ".join(_COUNTED[each] for each in Direction if each in rule.direction)
+        yield " and ".join(_DIRECTION_TEXT[each] for each in Direction if each in rule.direction)
     yield from rule.when.words(policy.time_zone)
 
 
@@ -75,18 +75,18 @@ def _actions(rule: Rule) -> Iterator[str]:
     if rule.throttle is not None:
         last_path = "" if rule.lift_last else ", on the last usable path too"
         guard = "" if rule.guard else ", never relaxed by the guard"
-        extent = ", always" if rule.always else f"{last_path}{guard}{_from_second_path(rule, Kind.THROTTLE)}"
+        extent = ", always" if rule.always else f"{last_path}{guard}{_default_condition(rule, Kind.THROTTLE)}"
         yield f"cap of {describe_cap(rule.throttle)}{extent}"
     if rule.budget is not None:
         yield describe_budget(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
     if rule.steer is not None:
-        yield f"steering {rule.steer.words()}" + _from_second_path(rule, Kind.STEER)
+        yield f"steering {rule.steer.words()}" + _default_condition(rule, Kind.STEER)
     for kind in Kind:
         if kind in rule.exempted_kinds:
-            yield _EXEMPT[kind]
+            yield _EXEMPTION_TEXT[kind]
 
 
-def _from_second_path(rule: Rule, kind: Kind) -> str:
+def _default_condition(rule: Rule, kind: Kind) -> str:
     """Return the default condition of a rule without a minimum number of paths or subflows."""
     is_set = rule.when.model_fields_set & {"min_paths", "min_subflows"}
     return ", once there are subflows on two paths" if not is_set and rule.required_paths(kind) > 1 else ""
@@ -106,7 +106,7 @@ def describe_budget(budget: Budget) -> str:
         for step in budget.steps
     )
     clients = "each client" if budget.per_client else "all clients together"
-    directions = "" if len(budget.count) == len(Direction) else f" (only {_COUNTED[next(iter(budget.count))]})"
+    directions = "" if len(budget.count) == len(Direction) else f" (only {_DIRECTION_TEXT[next(iter(budget.count))]})"
     return f"{budget.title}, by {budget.period}{_period_start(budget)} for {clients}{directions}: {', '.join(steps)}"
 
 

@@ -98,7 +98,7 @@ def _cap(four_tuple: FourTuple, verdict: Verdict | None, planner: Planner) -> an
 
 
 def connections(snapshot: Snapshot, request: Arguments) -> answers.ConnectionsAnswer:
-    """Return the connections that meet every condition of *request*, in its order."""
+    """Return the connections that meet every condition of *request*, in the order that it names."""
     client, path, rule, token = (request.get(name) for name in ("client", "path", "rule", "token"))
 
     def meets_all(connection: Connection) -> bool:
@@ -111,7 +111,7 @@ def connections(snapshot: Snapshot, request: Arguments) -> answers.ConnectionsAn
             and (rule is None or any(each.name == rule for each in capping))
         )
 
-    sort_key = _SORTS[request["sort"]]
+    sort_key = _SORT_KEYS[request["sort"]]
     matching = sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: sort_key(snapshot, each))
     start, limit = request["offset"], request["limit"]
     page = list(_details(snapshot, matching[start : start + limit]))
@@ -126,7 +126,7 @@ def _total_rate(snapshot: Snapshot, connection: Connection) -> int:
     return sum(sum(filter(None, snapshot.engine.traffic.rates(each.four_tuple))) for each in connection.subflows)
 
 
-_SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
+_SORT_KEYS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
     "rate": lambda snapshot, connection: (-_total_rate(snapshot, connection), connection.since),
     "bytes": lambda snapshot, connection: (-_total_bytes(snapshot, connection), connection.since),
     "age": lambda _, connection: (connection.since, connection.token),
@@ -138,11 +138,11 @@ def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Con
     samples = snapshot.look_up([each.four_tuple for connection in page for each in connection.subflows])
     for connection in page:
         four_tuples = [each.four_tuple for each in connection.subflows]
-        carried = [_bytes(snapshot, each, samples) for each in four_tuples]
+        byte_counts = [_byte_counts(snapshot, each, samples) for each in four_tuples]
         rates = [snapshot.engine.traffic.rates(each) for each in four_tuples]
         # The share of the current rates or, if all are zero, of the bytes carried so far.
         weights = [sum(filter(None, each)) for each in rates]
-        weights = weights if sum(weights) else [sum(each) for each in carried]
+        weights = weights if sum(weights) else [sum(each) for each in byte_counts]
         total = sum(weights)
         subflows: list[answers.SubflowDetails] = []
         for answer, four_tuple, rate, weight in zip(
@@ -170,15 +170,15 @@ def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Con
             "since": snapshot.to_wall_clock(connection.since),
             "version": 1,
             "relaxed": snapshot.engine.guard.reason(connection.token),
-            "bytes_sent": sum(sent for sent, _ in carried),
-            "bytes_received": sum(received for _, received in carried),
+            "bytes_sent": sum(sent for sent, _ in byte_counts),
+            "bytes_received": sum(received for _, received in byte_counts),
             "subflows": subflows,
             **snapshot.tunnel_name(connection),
         }
 
 
-def _bytes(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple[int, int]:
-    """Return the bytes sent and received, from the socket or, if it is not in *samples*, from the last sample."""
+def _byte_counts(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple[int, int]:
+    """Return a subflow's bytes sent and received: from *samples* or, if it is missing there, from the last sweep."""
     sample = samples.get(four_tuple)
     if sample is not None:
         return sample.bytes_acked, sample.bytes_received
@@ -216,7 +216,7 @@ def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answer
     samples = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):
         cap, upload = down.get(four_tuple), up.get(four_tuple)
-        sent, received = _bytes(snapshot, four_tuple, samples)
+        sent, received = _byte_counts(snapshot, four_tuple, samples)
         yield {
             "path": paths.get(four_tuple),
             "address": address_text(four_tuple.remote),
@@ -231,7 +231,6 @@ def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answer
 
 
 def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answers.OwnBudget]:
-    """Return the accounts of the budgets that meter *connection*."""
     names = _budget_names(snapshot.verdicts(connection.token))
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
     rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, clients)

@@ -32,7 +32,7 @@ from mptcp_throttler.views.text import address_text, end_text
 MAX_CONNECTIONS: Final = 50  # maximum number of explained connections; if a client has more, the latest are explained
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
 _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")  # in the engine's order
-_EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
+_EVENT_KINDS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
 
 
 def events(snapshot: Snapshot, request: Arguments) -> EventsAnswer:
@@ -47,12 +47,12 @@ def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
     client, token, rule = (request.get(name) for name in ("client", "token", "rule"))
     # The client address of each connection that exists or that an event names.
     clients = {token: each.client for token, each in snapshot.connections.items()}
-    for event in ring.after(0):
+    for event in ring.events_after(0):
         if event.token is not None and event.four_tuple is not None:
             clients.setdefault(event.token, event.four_tuple.remote)
     matching = (
         event
-        for event in ring.after(after or 0)
+        for event in ring.events_after(after or 0)
         if token in (None, event.token)
         and rule in (None, event.rule)
         and client in (None, _remote(event), clients.get(event.token or 0))
@@ -127,11 +127,11 @@ class _Explanation:
     def __init__(self, snapshot: Snapshot, policy: CompiledPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
-        self._steps = [
+        self._verdict_steps = [
             {(each.four_tuple, each.direction): each for each in step} for step in decisions.verdict_steps(connection)
         ]
         self._expected = decisions.expected_paths(connection)
-        self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
+        self._events = [each for each in ring.events_after(0) if each.token in (connection.token, None)]
 
     def answer(self) -> ExplainedConnection:
         connection, snapshot = self._connection, self._snapshot
@@ -145,13 +145,13 @@ class _Explanation:
                 self._subflow(subflow, direction)
                 for subflow in connection.subflows
                 for direction in directions
-                if (subflow.four_tuple, direction) in self._steps[-1]
+                if (subflow.four_tuple, direction) in self._verdict_steps[-1]
             ],
         }
 
     def _subflow(self, subflow: Subflow, direction: Direction) -> ExplainedSubflow:
         four_tuple, snapshot = subflow.four_tuple, self._snapshot
-        verdict = self._steps[-1][four_tuple, direction]
+        verdict = self._verdict_steps[-1][four_tuple, direction]
         throttle = verdict.throttle
         since = snapshot.engine.traffic.cap_since(four_tuple, direction)
         note = snapshot.policy.cap_note
@@ -191,16 +191,16 @@ class _Explanation:
 
     def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageText]:
         """Yield, for each stage that changed the reason, the text that it added, or its new reason."""
-        reasons = [step[four_tuple, direction].reason for step in self._steps]
-        for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
+        reasons = [step[four_tuple, direction].reason for step in self._verdict_steps]
+        for stage, step, before, after in zip(_STAGES, self._verdict_steps[1:], reasons[:-1], reasons[1:], strict=True):
             text = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
             if before != after and text:
                 yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
 
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
-        """Return the time of the last event in which the stage acted on the subflow. Return None without such an event,
-        or if a new period or policy has changed the state of the budget since."""
-        kind = _EVENTS.get(stage)
+        """Return the time of the last event in which the stage acted on the subflow; None if there is none, or if a new
+        period or policy has changed the state of the budget after it."""
+        kind = _EVENT_KINDS.get(stage)
         matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
         last = next(matching, None)
         return None if last is None or (stage == "budgets" and not _matches_budget_state(verdict, last)) else last.time
@@ -226,5 +226,5 @@ class _Explanation:
 def _matches_budget_state(verdict: Verdict, event: RecordedEvent) -> bool:
     """Return whether *event* reports the state of the budget in *verdict*: the same step and end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
-    # If another cap is tighter, the verdict's reason contains only the end of the sentence.
+    # If another cap is tighter, the verdict's reason has only the part after "exceeds".
     return sentence.removesuffix(ELLIPSIS).rpartition(" exceeds ")[2] in verdict.reason

@@ -48,7 +48,7 @@ class Snapshot:
         self.common_keys: Answer = {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": pid}
         self.settings, self.connections = engine.settings, engine.tracker.connections
         self.policy, self.is_dry = engine.decisions.policy, engine.decisions.is_dry
-        self.policy_loaded = self.to_wall_clock(engine.policy_since)  # seconds since the epoch
+        self.policy_load_time = self.to_wall_clock(engine.policy_since)  # seconds since the epoch
         self.planners = engine.downloads.planner, engine.uploads.planner
 
     def to_wall_clock(self, time: float) -> float:
@@ -69,8 +69,8 @@ class Snapshot:
         return self.engine.decisions.applied_verdicts(self.verdicts(token))
 
     def connections_with(self, endpoint: tuple[bytes, int]) -> list[tuple[Connection, Subflow]]:
-        """Return each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
-        NAT have the same endpoint if they connect to different addresses or ports of this host."""
+        """Return each subflow whose client end is *endpoint* (address and port), with its connection. Clients behind a
+        NAT may have the same endpoint if they connect to different addresses or ports of this host."""
         pairs = ((each, subflow) for each in self.connections.values() for subflow in each.subflows)
         return [(each, subflow) for each, subflow in pairs if subflow.four_tuple[2:] == endpoint]
 
@@ -79,7 +79,7 @@ class Snapshot:
         sampler = self.engine.sampler
         if not sampler.is_current():
             try:
-                return {each.four_tuple: each for piece in self._sockets().batches() for each in piece}
+                return {each.four_tuple: each for batch in self._sockets().batches() for each in batch}
             except (KernelError, OSError) as error:
                 log.error("%s; the answer has older byte counts", error)
         return sampler.latest

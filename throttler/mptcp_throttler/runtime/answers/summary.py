@@ -31,7 +31,7 @@ from mptcp_throttler.views.text import address_text, describe_paths, describe_ru
 log = logging.getLogger(__name__)
 
 MAX_CLASSES: Final = 256  # Maximum number of listed classes. A policy with caps per client may have more.
-MAX_BUDGETS: Final = 100  # maximum number of listed accounts; with more budgets than this, one account of each
+MAX_ACCOUNTS: Final = 100  # maximum number of listed accounts; with more budgets than this, one account of each
 MAX_TUNNEL_PATHS: Final = 1000
 
 
@@ -80,7 +80,7 @@ def policy(snapshot: Snapshot, _: Arguments) -> answers.PolicyAnswer:
     return {
         **snapshot.common_keys,
         "file": str(snapshot.settings.policy),
-        "since": snapshot.policy_loaded,
+        "since": snapshot.policy_load_time,
         "dry_run": snapshot.is_dry,
         "text": snapshot.policy.text,
     }
@@ -90,7 +90,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
     engine, policy = snapshot.engine, snapshot.policy
     downloads, uploads = snapshot.planners
     pending = Counter(_pending_caps(snapshot))
-    budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
+    budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_ACCOUNTS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
         **snapshot.common_keys,
@@ -137,7 +137,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         "bpf": {"pacing": engine.socket_limiter.possible, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
             "file": str(snapshot.settings.policy),
-            "since": snapshot.policy_loaded,
+            "since": snapshot.policy_load_time,
             "dry_run": snapshot.is_dry,
             "time_zone": str(policy.time_zone),
             "rules": [rule.name for rule in policy.rules],
@@ -152,23 +152,23 @@ def _pending_caps(snapshot: Snapshot) -> Iterator[CapKey]:
     """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
-            state = snapshot.engine.traffic.find(four_tuple, planner.direction)
-            if state is not None and state[2] is not None:
-                yield CapKey(state[2], state[1], planner.direction)
+            _, path, rule = snapshot.engine.traffic.find(four_tuple, planner.direction) or (0, None, None)
+            if rule is not None:
+                yield CapKey(rule, path, planner.direction)
 
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
-    """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
-    The limits are those of the existing classes; if no subflow has the cap, those of the class that it would get."""
+    """Yield the totals of each cap of the policy, by rule, path and direction, and of other caps that are or were in
+    force. Their limits are those of the existing classes; if no subflow has the cap, of the class that it would get."""
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _cap_keys(rule, snapshot.policy)}
     positions = {rule.name: index for index, rule in enumerate(rules)}
-    limits_by_key: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # of its classes: rate, ceil, share
-    shared = Counter[CapKey]()
+    limits_by_key: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # rate, ceil, share of each class
+    shared_classes = Counter[CapKey]()
     for scope, each in traffic.classes.items():
         for key in each.members:
             limits_by_key[key].append((*each.limits, scope.share))
-            shared[key] += len(each.members) > 1
+            shared_classes[key] += len(each.members) > 1
 
     def sort_key(key: CapKey) -> tuple[int, str, str, str]:
         return positions.get(key.rule, len(positions)), key.rule, key.path or "", key.direction.value
@@ -190,7 +190,7 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "ceil": max(ceils, default=None),
             "total_ceil": sum(ceil for _, ceil, _ in class_limits),
             "classes": len(class_limits),
-            "shared_classes": shared[key],
+            "shared_classes": shared_classes[key],
             "share": shown_limits[0][2] if shown_limits else None,
             "bytes": total.bytes,
         }
@@ -231,23 +231,23 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
 _Client = tuple[bytes, answers.ClientTotals]
 
 
-def _by_bytes(client: _Client) -> tuple[int, bytes]:
+def _bytes_sort_key(client: _Client) -> tuple[int, bytes]:
     return -client[1]["bytes_sent"] - client[1]["bytes_received"], client[0]
 
 
-_CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
-    "rate": lambda each: (-each[1]["rate_sent"] - each[1]["rate_received"], *_by_bytes(each)),
-    "bytes": _by_bytes,
+_CLIENT_SORT_KEYS: Final[Mapping[str, Callable[[_Client], Any]]] = {
+    "rate": lambda each: (-each[1]["rate_sent"] - each[1]["rate_received"], *_bytes_sort_key(each)),
+    "bytes": _bytes_sort_key,
     "connections": lambda each: (-each[1]["connections"], each[0]),
     "client": lambda each: (len(each[0]), each[0]),
 }
 
 
 def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
-    """Return the first clients in the order of *request*."""
+    """Return the clients that come first in the order that *request* names."""
     traffic = snapshot.engine.traffic
     totals: dict[bytes, answers.ClientTotals] = {}
-    owners: dict[bytes, bytes] = {}  # the client of each address that has a subflow
+    client_of: dict[bytes, bytes] = {}  # the client of each address that has a subflow
     for connection in snapshot.connections.values():
         client = connection.client
         if not client:  # the connection's last subflow has ended, but the connection has not ended yet
@@ -256,7 +256,7 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
         row["connections"] += 1
         for subflow in connection.subflows:
             rates, (sent, received) = traffic.rates(subflow.four_tuple), traffic.byte_counts(subflow.four_tuple)
-            owners[subflow.four_tuple.remote] = client
+            client_of[subflow.four_tuple.remote] = client
             row["subflows"] += 1
             row["bytes_sent"] += sent
             row["bytes_received"] += received
@@ -266,10 +266,10 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
         row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
     total, limit, sort = len(totals), request["limit"], request["sort"]
     if sort == "budget":
-        selected = _sort_by_budget(snapshot, totals, owners, limit)
+        selected = _sort_by_budget(snapshot, totals, client_of, limit)
     else:
-        selected = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS[sort]))
-    rows = {address_text(each): selected[client] for each, client in owners.items() if client in selected}
+        selected = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORT_KEYS[sort]))
+    rows = {address_text(each): selected[client] for each, client in client_of.items() if client in selected}
     rows |= {row["client"]: row for row in selected.values()}
     used = snapshot.engine.budget_stage.accounts.used
     for account in budgets_of(snapshot.policy, used, snapshot.now, {each or "" for each in rows}):
@@ -298,22 +298,22 @@ def _empty_row(address: bytes) -> answers.ClientTotals:
 
 
 def _sort_by_budget(
-    snapshot: Snapshot, totals: Mapping[bytes, answers.ClientTotals], owners: Mapping[bytes, bytes], limit: int
+    snapshot: Snapshot, totals: Mapping[bytes, answers.ClientTotals], client_of: Mapping[bytes, bytes], limit: int
 ) -> dict[bytes, answers.ClientTotals]:
-    """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
+    """Return up to *limit* clients: first those that used most of their own budgets, even if they are not connected."""
     policy = snapshot.policy
     rows = limit * max(1, len(policy.budgets))
     _, accounts = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, rows)
     with_budget = [ip_address(each["client"]).packed for each in accounts if each["client"] is not None]
-    by_rate = (client for client, _ in heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS["rate"]))
-    order = dict.fromkeys([*(owners.get(each, each) for each in with_budget), *by_rate])
+    by_rate = (client for client, _ in heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORT_KEYS["rate"]))
+    order = dict.fromkeys([*(client_of.get(each, each) for each in with_budget), *by_rate])
     return {each: totals.get(each) or _empty_row(each) for each in islice(order, limit)}
 
 
 def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
-    """Return the number of sockets on the proxy's ports that are not known subflows, and the *limit* clients with most
-    of them; None if unknown. Only MPTCP is tracked, so this reads the kernel's lists of TCP sockets. An MPTCP
-    connection that began in the last milliseconds may be counted by mistake."""
+    """Return the number of sockets on the proxy's ports that are not known subflows, and the *limit* clients with the
+    most; None if the kernel's list of TCP sockets cannot be read. An MPTCP connection that began in the last
+    milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
     four_tuples = (unmap_endpoints(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)

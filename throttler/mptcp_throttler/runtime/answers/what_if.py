@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The answer to ``what_if``: the current subflows that another policy would cap or steer differently.
 
-It compares only a policy's effects on a subflow: its cap, its part in a steering mode, the budget that meters it, and
-whether any of that is a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
+Only a policy's effects on a subflow are compared: its cap, its role in a steering mode, the budget that meters it, and
+whether the policy is a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NICE: Final = 0  # priority (nice value) of the child: the same as that of the p
 
 @dataclass(frozen=True, slots=True)
 class _Treatment:
-    """The effects of a policy on one subflow in one direction. If they are equal, the subflow is not affected."""
+    """The effects of a policy on one subflow in one direction."""
 
     cap: tuple[str, Throttle] | None = None
     """Name of the rule, and limits of the cap, which may come from a budget or from load balancing."""
@@ -39,7 +39,7 @@ class _Treatment:
     dry_run: bool = False  # whether a cap or a steering mode is not applied because of a dry run
 
     @property
-    def capped(self) -> bool:
+    def is_capped(self) -> bool:
         return self.cap is not None and not self.dry_run
 
     def describe(self, other: _Treatment) -> str:
@@ -80,25 +80,25 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
         if time.monotonic() > deadline:
             progress = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
             raise RequestError(f"the evaluation of this policy takes too long: {progress}")
-        now = snapshot.verdicts(token)
+        current = snapshot.verdicts(token)
         *_, planned = decisions.verdict_steps(connection)
-        before, after = _treatments(now, snapshot.is_dry), _treatments(planned, decisions.is_dry, note)
-        verdicts = {(each.four_tuple, each.direction): each for each in (*now, *planned)}
+        before, after = _treatments(current, snapshot.is_dry), _treatments(planned, decisions.is_dry, note)
+        verdicts = {(each.four_tuple, each.direction): each for each in (*current, *planned)}
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, _Treatment()), after.get(key, _Treatment())
-            capped_now += old.capped
-            capped_then += new.capped
-            row = unchanged
+            capped_now += old.is_capped
+            capped_then += new.is_capped
+            listed = unchanged
             if old != new:
                 changed += 1
-                row = changes
-            elif new.capped:
+                listed = changes
+            elif new.is_capped:
                 stay_capped += 1
             else:
                 continue
-            if len(row) < MAX_LISTED:
+            if len(listed) < MAX_LISTED:
                 verdict = verdicts[key]  # the verdict of the other policy if it decided, otherwise the current one
-                row.append(
+                listed.append(
                     {
                         "token": f"{connection.token:08x}",
                         "remote": end_text(verdict.four_tuple.remote, verdict.four_tuple.remote_port),

@@ -41,7 +41,7 @@ MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap
 LOW_BUFFER_SECONDS = 3.0
 """Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more data, or a
 path with a longer RTT may run out of data: the scheduler ignores that path while this path would be free sooner."""
-FIRST_CHECK_SECONDS, LATER_CHECK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
+FIRST_CHECK_SECONDS, LATER_CHECK_SECONDS = 0.5, 30.0  # times until the first and each later check of a released socket
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
@@ -75,7 +75,7 @@ class _Socket:
     demand: Demand = field(default_factory=Demand)
 
 
-def _sent(sample: KernelSubflow) -> int:
+def _sent_bytes(sample: KernelSubflow) -> int:
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
@@ -85,7 +85,7 @@ def _due_subflows(times: Mapping[FourTuple, float], now: float) -> list[FourTupl
 
 
 def _resting_limit(limit: SocketLimit) -> SocketLimit:
-    """Return *limit* for a resting socket. The scheduler assigns single segments until its average has fallen to 0."""
+    """Return *limit* for a resting socket; until the scheduler's average is 0, it still assigns single segments."""
     return replace(limit, rate=0, not_sent=1)
 
 
@@ -104,7 +104,7 @@ class DownloadOnsets:
         self._now = 0.0
         planner.soft_caps = True
 
-    def follow(self, now: float) -> SocketChanges:
+    def process_plan_changes(self, now: float) -> SocketChanges:
         """Process some of the subflows that the planner changed; return the changes to sockets."""
         self._now = now
         self._end_low_buffers()
@@ -168,11 +168,11 @@ class DownloadOnsets:
             rate = max_min_level(cap.ceil, demands) if len(demands) > 1 else cap.ceil
             cap.level = Level(now, len(demands), rate, round_seconds=8 * MTU * waiting / cap.ceil)
         for four_tuple in pending:
-            self._begin(four_tuple, sockets[four_tuple], now)
+            self._begin_onset(four_tuple, sockets[four_tuple], now)
             yield
         for cap in outdated:
             for four_tuple in list(cap.users) if len(cap.users) > 1 else ():
-                self._share(four_tuple, cap)
+                self._update_share(four_tuple, cap)
                 yield
 
     def _process_sample(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
@@ -233,7 +233,7 @@ class DownloadOnsets:
                 self._later_checks.pop(four_tuple, None)
                 self._later_checks[four_tuple] = self._now + LATER_CHECK_SECONDS
 
-    def _begin(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
+    def _begin_onset(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
         member, socket = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
         if member is None or cap is None or socket is None:
@@ -254,10 +254,10 @@ class DownloadOnsets:
         backlogged = socket.transition is not None or socket.demand.rate is None
         self._buffers.grant(socket.cookie, target, backlogged=backlogged)
         if socket.transition is not None:
-            socket.state, socket.since, socket.sent = State.TRANSITION, now, _sent(sample)
+            socket.state, socket.since, socket.sent = State.TRANSITION, now, _sent_bytes(sample)
             self._advance(four_tuple, socket, cap, sample, now)
             return
-        self._limit(socket, self._limit_for(four_tuple, target))
+        self._set_limit(socket, self._limit_for(four_tuple, target))
         self._update_rest(four_tuple)
         self._complete(four_tuple)
 
@@ -265,20 +265,20 @@ class DownloadOnsets:
         transition = socket.transition
         assert transition is not None
         if not transition.is_capped:
-            sent = _sent(sample)
+            sent = _sent_bytes(sample)
             octets, socket.sent = max(0, sent - socket.sent), sent
             if not spend_allowance(cap, octets, now):
-                self._limit(socket, SocketLimit(transition.target))
+                self._set_limit(socket, SocketLimit(transition.target))
                 self._complete(four_tuple)
                 return
-        self._limit(socket, transition.step(now, sample.tcp.not_sent))
+        self._set_limit(socket, transition.step(now, sample.tcp.not_sent))
         if transition.is_capped:
             self._changes.plan_changed |= self._planner.complete(four_tuple)
         if transition.is_done:
             self._settle(four_tuple)
             self._update_rest(four_tuple)
 
-    def _share(self, four_tuple: FourTuple, cap: LiveCap) -> None:
+    def _update_share(self, four_tuple: FourTuple, cap: LiveCap) -> None:
         socket = self._sockets.get(four_tuple)
         if socket is None or socket.state is not State.SETTLED or cap.level is None:
             return
@@ -287,7 +287,7 @@ class DownloadOnsets:
         if socket.demand.rate is None or socket.cookie in self._buffers:
             has_grown = self._buffers.grant(socket.cookie, level, backlogged=True)
         if has_grown or previous is None or abs(level - previous) > SETTLED_SHARE * previous:
-            self._limit(socket, self._limit_for(four_tuple, level))
+            self._set_limit(socket, self._limit_for(four_tuple, level))
 
     def _await_sample(self, four_tuple: FourTuple) -> _Socket:
         socket = self._sockets.get(four_tuple)
@@ -350,9 +350,9 @@ class DownloadOnsets:
             del self._low_buffer_until[four_tuple]
             socket = self._sockets.get(four_tuple)
             if socket is not None and socket.state is not State.TRANSITION and socket.limit.rate is not None:
-                self._limit(socket, SocketLimit(socket.limit.rate))
+                self._set_limit(socket, SocketLimit(socket.limit.rate))
 
-    def _limit(self, socket: _Socket, limit: SocketLimit) -> None:
+    def _set_limit(self, socket: _Socket, limit: SocketLimit) -> None:
         limit = replace(limit, send_buffer=self._buffers.get(socket.cookie))
         if socket.limit != limit:
             socket.limit = limit

@@ -2,13 +2,13 @@
 """The rate transition of one subflow from full rate to its cap. Pure.
 
 docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. During the ramp, the bound on
-unsent data falls in bytes, because unsent bytes weight the scheduler's average rate. In seconds of sending it grows:
-the scheduler uses no other path while this one would be free sooner, so one with a longer RTT would run out of data.
+unsent data falls in bytes, because unsent bytes weight the scheduler's average rate. As time to send them, it grows:
+the scheduler uses no other path while this one would be free sooner, so a path with a longer RTT would run out of data.
 
 A cap of at least ``SMALL_FALL_SHARE`` of the subflow's rate needs no transition.
 
-All transitions of a cap share an *allowance* of bits in excess of it, sized for the first; when it is used up, all are
-capped immediately. A new one is granted only after ``ALLOWANCE_PAUSE_SECONDS`` in which no transition used the last.
+All transitions of a cap share an *allowance* of bits in excess of it, sized for the first transition. When it is used
+up, all are capped immediately; the next one is granted after ``ALLOWANCE_PAUSE_SECONDS`` without its use.
 
 Times are monotonic seconds.
 """
@@ -22,7 +22,7 @@ from mptcp_throttler.mptcp.model import TcpInfo
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SMALL_FALL_SHARE, SocketLimit
 
-UNSENT_SECONDS = 0.02
+UNSENT_SECONDS = 0.02  # bound on unsent data when the ramp begins, as time to send them
 UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
 """By this many seconds the bound on unsent data grows during the ramp, for targets of at least this rate (bits/s). For
 lower targets, proportionally less: there, sending one assignment takes longer than the other paths' buffers last."""
@@ -30,9 +30,9 @@ RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
 DRAINED_FACTOR = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
 ASSIGNMENT_BYTES = 65_536  # one assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)
-SETTLE_ASSIGNMENTS = 4
+SETTLE_ASSIGNMENTS = 4  # duration of *settle*, as time to send this many assignments at the cap's rate
 MAX_SETTLE_SECONDS = 3.0
-MIN_UNSENT_BYTES = 2 * 1448
+MIN_UNSENT_BYTES = 2 * 1448  # minimum bound on unsent data: two segments
 
 ALLOWANCE_PAUSE_SECONDS = 10.0
 ALLOWANCE_FACTOR = 1.5  # multiple of the computed bits of a transition: rates are estimates, and samples are late

@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.cap import Level
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
 SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a shared cap
-COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
+COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is computed
 SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for this long; samples show it within 1 s
 SILENT_ROUND_TRIPS = 2
 SILENT_ROUNDS = 2  # a subflow also keeps its part for these round trips, and rounds of the cap (``Level``)
@@ -33,7 +33,7 @@ another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
 MIN_GROWTH_SHARE = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
 MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
-MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # maximum number of them without waiting data, to leave some for downloads
+MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # the same for sockets without waiting data, to leave some buffers for downloads
 
 
 def send_buffer(rate: int) -> int:
@@ -55,7 +55,7 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 def is_outdated(level: Level | None, users: int, now: float) -> bool:
     """Return whether the level of a cap must be recomputed. With many *users*, one more does not matter."""
-    return level is None or now - level.computed >= SHARE_SECONDS / 2 or abs(users - level.users) * 10 > level.users
+    return level is None or now - level.computed_at >= SHARE_SECONDS / 2 or abs(users - level.users) * 10 > level.users
 
 
 @dataclass(slots=True)

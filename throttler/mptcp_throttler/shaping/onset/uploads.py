@@ -3,9 +3,9 @@
 than the client adapts. Pure.
 
 The client's scheduler notices the cap only because assigned data leave at the rate of the class. While they drain, the
-data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate falls by ``MAX_FALL``; at low
-rates by at most ``MAX_FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves. At a lag of ``LAG_SECONDS`` or
-``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
+data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate's logarithm falls by
+``MAX_FALL`` per second, at low rates by at most ``MAX_FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves.
+At a lag of ``LAG_SECONDS`` or ``LAG_BYTES``, plus the time one assignment takes to leave, the rate does not fall.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ STEP_SECONDS = 0.05
 MAX_FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
 MAX_FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
-"""The lower limit applies: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB send
-buffer per subflow, minus overhead); the remaining bytes wait on the subflow or are in flight."""
+"""Limits of the lag. The lower one applies: the bytes, if the other paths are fast. A client buffers about 3.5 MB
+(Linux: at most 4 MB per subflow, minus overhead); the bytes above this limit wait on the subflow or are in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """After this time the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the
@@ -43,9 +43,9 @@ class _Ramp:
     """The ramp of one subflow: first the incoming rate is measured, then it falls to the cap. Rates in bits/s."""
 
     began: float  # when the present phase began: waiting for the first sample, measuring, or falling
-    received: int | None = None
+    received: int | None = None  # bytes received when the measurement began; None until then
     is_falling: bool = False
-    start: int = 0
+    start: int = 0  # rate at which the fall began
     siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
     last_step: float = 0.0
@@ -55,7 +55,7 @@ class _Ramp:
     last_sample: float = 0.0
     siblings_rate: float = 0.0  # highest total rate of the siblings between two samples
 
-    def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
+    def begin_fall(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.is_falling, self.start, self.rate, self.siblings = True, start, start, siblings
         self.began = self.last_step = now
 
@@ -89,7 +89,7 @@ class UploadOnsets:
                 continue
             if sample is None:
                 if not ramp.is_falling:
-                    ramp.fall_from(0, now)
+                    ramp.begin_fall(0, now)
             elif ramp.is_falling:
                 _measure_lag(ramp, sample, sockets)
             elif ramp.received is None:
@@ -98,7 +98,7 @@ class UploadOnsets:
             elif (elapsed := sample.read - ramp.began) >= MEASURE_SECONDS:
                 rate = compute_rate(ramp.received, sample.bytes_received, elapsed)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
-                ramp.fall_from(round(rate), now, siblings)
+                ramp.begin_fall(round(rate), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
         """Process changed subflows and advance all ramps, a slice at a time; yield whether the plan changed."""
@@ -110,17 +110,17 @@ class UploadOnsets:
             rates: dict[FourTuple, int | None] = {}
             for four_tuple, ramp in chunk:
                 if not ramp.is_falling and now - ramp.began > MAX_UNSAMPLED_SECONDS:
-                    ramp.fall_from(0, now)
+                    ramp.begin_fall(0, now)
                 if ramp.is_falling or self._planner.soft_cap(four_tuple) is None:
-                    rates[four_tuple] = self._rate(four_tuple, ramp, now)
-            changed = self._planner.set_interim(rates)
+                    rates[four_tuple] = self._interim_rate(four_tuple, ramp, now)
+            plan_changed = self._planner.set_interim(rates)
             for four_tuple, rate in rates.items():
-                changed |= self._planner.complete(four_tuple)
+                plan_changed |= self._planner.complete(four_tuple)
                 if rate is None:
                     self._ramps.pop(four_tuple, None)
-            yield changed
+            yield plan_changed
 
-    def _rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
+    def _interim_rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return the interim rate of a subflow, bits/s; None if it has reached its cap, or left it."""
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
@@ -168,5 +168,5 @@ def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
 
 
 def bytes_ahead(first: int, second: int) -> int:
-    """Return by how many bytes one data sequence number is ahead of another."""
+    """Return by how many bytes the data sequence number *first* is ahead of *second*."""
     return (first - second + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2

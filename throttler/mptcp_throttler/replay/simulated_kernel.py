@@ -17,10 +17,10 @@ from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment
 from mptcp_throttler.mptcp.options import ACK, FIN, RST, SYN
 
-HANDSHAKE_SECONDS: Final = 10.0
+HANDSHAKE_SECONDS: Final = 10.0  # maximum time from the SYN to the third ACK
 
 
-class _Handshake:
+class _Subflow:
     """A subflow whose SYN was captured."""
 
     def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
@@ -34,13 +34,13 @@ class _Handshake:
         self.fin_senders: set[bool] = set()  # the sides that sent a FIN; True is the client
 
 
-class Endpoint:
+class SimulatedKernel:
     """Derives kernel events from captured segments, which must be in chronological order."""
 
     def __init__(self) -> None:
         self.unproven_joins = 0  # joins whose HMAC could not be checked
-        self._handshakes: TimedTable[FourTuple, _Handshake] = TimedTable()
-        self._established: dict[FourTuple, _Handshake] = {}
+        self._handshakes: TimedTable[FourTuple, _Subflow] = TimedTable()
+        self._established: dict[FourTuple, _Subflow] = {}
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # the client's and the proxy's key, by token
 
     def forget(self, token: int) -> None:
@@ -54,11 +54,11 @@ class Endpoint:
         flags = segment.flags
         if flags & SYN and not flags & (RST | FIN):
             if from_client and not flags & ACK:
-                self._syn(segment, four_tuple)
+                self._process_syn(segment, four_tuple)
             elif flags & ACK and not from_client:
-                self._syn_ack(segment, four_tuple)
+                self._process_syn_ack(segment, four_tuple)
             return []
-        events = self._third_ack(segment, four_tuple) if from_client else []
+        events = self._process_third_ack(segment, four_tuple) if from_client else []
         subflow = self._established.get(four_tuple)
         if events or subflow is None:
             return events
@@ -81,15 +81,15 @@ class Endpoint:
             events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, subflow, detail))
         return events
 
-    def _syn(self, segment: Segment, four_tuple: FourTuple) -> None:
+    def _process_syn(self, segment: Segment, four_tuple: FourTuple) -> None:
         join, capable = segment.option(options.MpJoinSyn), segment.option(options.MpCapable)
         if join is not None or (capable is not None and capable.version > 0):
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
             previous = self._handshakes.get(four_tuple)
             if previous is None or previous.client_next != _next_sequence(segment.sequence):
-                self._handshakes.put(four_tuple, _Handshake(segment, join), segment.time)
+                self._handshakes.put(four_tuple, _Subflow(segment, join), segment.time)
 
-    def _syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
+    def _process_syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
         subflow = self._handshakes.get(four_tuple)
         if subflow is None or segment.acknowledgment != subflow.client_next:
             return
@@ -100,25 +100,25 @@ class Endpoint:
             subflow.proxy_key, subflow.token = capable.sender_key, options.token_of_key(capable.sender_key)
         subflow.proxy_next = _next_sequence(segment.sequence)
 
-    def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
+    def _process_third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
         subflow = self._handshakes.get(four_tuple)
         if subflow is None or not subflow.token or segment.acknowledgment != subflow.proxy_next:
             return []
-        capable, proof = segment.option(options.MpCapable), segment.option(options.MpJoinAck)
+        capable, join_ack = segment.option(options.MpCapable), segment.option(options.MpJoinAck)
         if subflow.join is None:
             if capable is None or capable.sender_key is None or capable.receiver_key != subflow.proxy_key:
                 return []
             self._keys[subflow.token] = capable.sender_key, subflow.proxy_key
             kind = KernelEventKind.CREATED
         else:
-            if proof is None or subflow.syn_ack is None:
+            if join_ack is None or subflow.syn_ack is None:
                 return []
             if subflow.token not in self._keys:
                 self.unproven_joins += 1
                 self._handshakes.pop(four_tuple)
                 return []
             expected = options.join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.syn_ack.nonce)
-            if not compare_digest(expected, proof.hmac):
+            if not compare_digest(expected, join_ack.hmac):
                 return []
             kind = KernelEventKind.SUBFLOW_ESTABLISHED
         self._handshakes.pop(four_tuple)
@@ -130,7 +130,7 @@ class Endpoint:
         return [*events, self._event(segment, kind, four_tuple, subflow)]
 
     def _event(
-        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Handshake, detail: str = ""
+        self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Subflow, detail: str = ""
     ) -> KernelEvent:
         local_id = None if subflow.syn_ack is None else subflow.syn_ack.address_id
         remote_id = None if subflow.join is None else subflow.join.address_id
