@@ -18,7 +18,7 @@ from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
 from .installation import install_own_addresses
-from .own_addresses import SYSTEM_ERRORS, Lingering, Network, Spacing, local_prefixes, reachable
+from .own_addresses import SYSTEM_ERRORS, Lingering, Network, Spacing, local_prefixes, without_fixed_rule
 from .places import Places
 from .reporter import Reporter, say
 from .squid import PARSE_SECONDS
@@ -97,7 +97,7 @@ class AddressesWatch:
             self._trial_valid_until = now + _MAX_INTERVAL
         try:
             prefixes, self.next_check = self._lingering.update(local_prefixes(), now)
-            if reachable(prefixes) == reachable(self._prefixes):
+            if without_fixed_rule(prefixes) == without_fixed_rule(self._prefixes):
                 self._trial_valid_until = 0.0
                 self._report_failure("")
                 return False

@@ -20,7 +20,7 @@ _MAX_DESCRIPTORS = 65536
 takes two descriptors."""
 _LIBRARY_DESCRIPTORS = 768
 """Number of descriptors that the preload libraries need in addition to Squid's (COPIES in shim/both/hooks.c)."""
-_INTERVAL = 0.1
+_CHECK_INTERVAL = 0.1
 """Seconds between two checks whether all children have ended."""
 
 
@@ -60,4 +60,4 @@ def end_all_children() -> None:
                         os.kill(pid, number)
             signalled.update(remaining)
             reap(squid=0)
-            time.sleep(_INTERVAL)
+            time.sleep(_CHECK_INTERVAL)

@@ -57,13 +57,13 @@ def _connections(text: str, targets: Collection[str]) -> Iterator[tuple[str, int
     TCP)."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
-        if len(fields) < 4 or _without_zone(fields[3]) not in targets:
+        if len(fields) < 4 or _as_target(fields[3]) not in targets:
             continue
         found = _SUBFLOW.search(line)
         yield line, int(found["token"], 16) if found and _NEGOTIATED.intersection(found["flags"]) else None
 
 
-def _without_zone(text: str) -> str:
+def _as_target(text: str) -> str:
     """Return an address and port of ss as ``parents.target`` writes them: IPv4 if mapped, and without a zone (%)."""
     mapped = re.fullmatch(r"\[::ffff:([\d.]+)\](:\d+)", text)
     return f"{mapped[1]}{mapped[2]}" if mapped else re.sub(r"%[^\]:]+", "", text)

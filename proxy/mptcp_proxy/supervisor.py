@@ -42,7 +42,7 @@ from .installation import install, install_library, make_directories, remove_sha
 from .listeners_watch import ListenersWatch
 from .listening import listening_now, socket_in_the_way
 from .log_files import Logs
-from .own_addresses import SYSTEM_ERRORS, Network, local_prefixes, watch
+from .own_addresses import SYSTEM_ERRORS, Network, address_change_socket, local_prefixes
 from .parents import ParentsFile
 from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals
@@ -75,9 +75,11 @@ def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
         return
     sockets = listening_now()
     for listener in checked.listeners:
-        if owner := socket_in_the_way(listener.host, listener.port, sockets):
+        if bound_socket := socket_in_the_way(listener.host, listener.port, sockets):
             statement = listener.statement
-            yield Problem(f"port {listener} is in use by {owner}", statement.file, statement.number, "a free port")
+            yield Problem(
+                f"port {listener} is in use by {bound_socket}", statement.file, statement.number, "a free port"
+            )
 
 
 def run(
@@ -127,8 +129,8 @@ def run(
         make_directories(places, checked)
         # Files with these names, even of another user, would keep Squid from starting.
         remove_shared_files(places)
-        names = shim.needed_libraries(shim.switched_off(turns, without))
-        libraries = [install_library(places, shim.library(name)) for name in names]
+        library_names = shim.needed_libraries(shim.switched_off(turns, without))
+        libraries = [install_library(places, shim.library(name)) for name in library_names]
         prefixes = local_prefixes()
         mptcp_option = squid_opens_mptcp(squid, role)
         install(places, checked, prefixes, checked.workers.count, mptcp_option)
@@ -246,7 +248,7 @@ class _Supervisor:
         self._next_log_check = time.monotonic() + _LOG_INTERVAL
 
     def serve(self, environment: dict[str, str]) -> int:
-        with selectors.DefaultSelector() as selector, watch() as addresses, wakeup_socket() as wakeup:
+        with selectors.DefaultSelector() as selector, address_change_socket() as addresses, wakeup_socket() as wakeup:
             self._signals.record((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             raise_descriptor_limit()
             adopt_orphans()

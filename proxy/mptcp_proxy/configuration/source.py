@@ -303,7 +303,7 @@ def size(text: str) -> int:
 
 
 def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:
-    """Yield an ``if`` or ``endif`` without its counterpart in this file: Squid pairs them within a file."""
+    """Yield a problem for each ``if``, ``else`` or ``endif`` without its counterpart in the same file."""
     unclosed: list[Statement] = []
     for statement in all_statements(lines, service_name):
         match statement.branch:

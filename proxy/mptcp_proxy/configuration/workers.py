@@ -23,9 +23,9 @@ _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
 default is an hour."""
 MAX_WORKERS = 128
 """Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
-MIN_SHARED = 8_000_000
+MIN_SHARED_MEMORY = 8_000_000
 """Minimum shared memory for several workers, bytes. Two workers took 2 MB in a measurement. Squid exits without it."""
-_CACHE_MEM = 256 << 20
+_DEFAULT_CACHE_MEM = 256 << 20
 """Squid's default of cache_mem, bytes (from its documentation)."""
 _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
@@ -90,9 +90,9 @@ def requested_workers(directives: Sequence[Statement], role: Role, processors: i
         return Workers(1, "a relay has one by default", separate)
     if separate is not None:
         return Workers(1, f"{' '.join(separate.words[:2])} is separate in each worker", separate)
-    if shared_memory < MIN_SHARED:
+    if shared_memory < MIN_SHARED_MEMORY:
         return Workers(1, "/dev/shm has no space for the shared memory of several workers")
-    if shared_memory < MIN_SHARED + shared_cache(directives):
+    if shared_memory < MIN_SHARED_MEMORY + shared_cache(directives):
         return Workers(1, "/dev/shm has no space for cache_mem, which several workers share")
     return Workers(min(max(processors, 1), MAX_WORKERS), "one for each processor")
 
@@ -124,7 +124,7 @@ def _cache_mem(directives: Sequence[Statement]) -> int:
     try:
         return int(float(number) * _UNITS[unit.lower() or "bytes"])
     except (ValueError, KeyError, OverflowError):
-        return _CACHE_MEM  # cache_mem is not stated, or Squid will refuse it
+        return _DEFAULT_CACHE_MEM  # cache_mem is not stated, or Squid will refuse it
 
 
 def _value(directives: Sequence[Statement], directive: str) -> str:
@@ -137,17 +137,18 @@ def _words(directives: Sequence[Statement], directive: str) -> tuple[str, ...]:
 
 
 def shared_memory_problems(directives: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
-    """Yield a warning if *shared_memory*, in free bytes, does not suffice for a stated number of workers. When that
-    file system is full, SIGBUS ends all workers repeatedly, until Squid gives up."""
+    """Yield a warning if *shared_memory*, in free bytes, does not suffice for a stated number of workers. When
+    /dev/shm is full, SIGBUS ends all workers repeatedly, until Squid gives up."""
     statement, cache = last(directives, DIRECTIVE), shared_cache(directives)
     if statement is None or (_number(statement) or 1) < 2:
         return
-    if shared_memory < MIN_SHARED + cache:
+    needed = MIN_SHARED_MEMORY + cache
+    if shared_memory < needed:
         with_cache = " and cache_mem" if cache else ""
         smaller_cache = "memory_cache_shared off, less cache_mem, " if cache else ""
         yield Problem(
-            f"{' '.join(statement.words)}: their shared memory{with_cache} may take {_megabytes(MIN_SHARED + cache)} of"
-            f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
+            f"{' '.join(statement.words)}: their shared memory{with_cache} may take {_megabytes(needed)} of"
+            f" /dev/shm, which has {_megabytes(shared_memory)}; Squid ends when /dev/shm is full",
             statement.file,
             statement.number,
             allowed=f"{smaller_cache}workers 1, or more free space",

@@ -38,7 +38,7 @@ from .refused_paths import refused_paths
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "conf"
 _NFTABLES = "nftables/limit-new-connections.nft"
-_BOUNDS = (
+_CONNECTION_LIMIT_FILES = (
     Path("/usr/share/doc/mptcp-steering-proxy/examples", _NFTABLES),
     _CHECKOUT / _NFTABLES,
 )
@@ -95,7 +95,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield features.shim(results, library, build_error)
     if squid is not None:
         yield host.listeners(squid)
-    yield from instance(checked, str(configuration), places, Role.PROXY, library)
+    yield from instance_findings(checked, str(configuration), places, Role.PROXY, library)
     yield from _bounds(checked, str(configuration), places, unreadable)
 
 
@@ -139,10 +139,12 @@ def _bounds(checked: Checked, file: str, places: Places, unreadable: str) -> Ite
         count = checked.workers.count
         yield bounds.unread_uploads(connections, count, (minimum, initial, maximum), memory, all_tcp, file)
     table_listing = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
-    yield bounds.new_connections(table_listing, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
+    yield bounds.new_connections(
+        table_listing, next((path for path in _CONNECTION_LIMIT_FILES if path.exists()), _CONNECTION_LIMIT_FILES[0])
+    )
 
 
-def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
+def instance_findings(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
     """Yield the findings about one instance of either role: configuration *file*, ports, limits."""
     profiles = "/sys/kernel/security/apparmor/profiles"
     yield host.apparmor(

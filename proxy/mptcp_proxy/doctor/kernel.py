@@ -43,7 +43,7 @@ _WITHOUT_BBR = {
 _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 
-_WITHOUT = {
+_WITHOUT_MPTCP = {
     Role.PROXY: "clients get plain TCP, over only one path",
     Role.RELAY: "parents are reached over plain TCP, over only one uplink",
 }
@@ -51,7 +51,7 @@ _WITHOUT = {
 
 def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Finding:
     """Check for MPTCP sockets. *error*: errno of socket(2) with IPPROTO_MPTCP, or None."""
-    why = _WITHOUT[role]
+    why = _WITHOUT_MPTCP[role]
     if error is None:
         return ok(_SOCKET, f"Linux {release} supports MPTCP sockets")
     if error == errno.ENOPROTOOPT:

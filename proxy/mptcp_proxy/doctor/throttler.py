@@ -91,8 +91,8 @@ def listen_ports(status: Mapping[str, Any] | None, settings: str) -> tuple[int, 
     data = parse_document(settings, "").data
     if data is None:
         return ()
-    named = data.get("listen_ports", [PROXY_PORT])
-    return tuple(each for each in named if isinstance(each, int)) if isinstance(named, list) else ()
+    configured = data.get("listen_ports", [PROXY_PORT])
+    return tuple(each for each in configured if isinstance(each, int)) if isinstance(configured, list) else ()
 
 
 def ports(
@@ -111,7 +111,7 @@ def ports(
     missing, covered, all_ports = (", ".join(map(str, sorted(each))) for each in sets)
     yield warn(
         _PORTS,
-        f"{squid_conf} or an announced address has {missing}, but the throttler covers only {covered}",
+        f"{squid_conf} or an announced address has port {missing}, but the throttler covers only {covered}",
         f"no client of {missing} is capped",
         f"add {missing} to listen_ports of {settings}, as in listen_ports: [{all_ports}]; "
         "systemctl restart mptcp-throttler",

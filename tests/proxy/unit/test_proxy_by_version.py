@@ -46,7 +46,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
     (problem,) = answer.problems
     assert str(problem) == (
         f"squid.conf:1: {text}: Squid 6.13 cannot do this; it always behaves as with request_entities on"
-        " (allowed: request_entities on, or no such line)"
+        " (allowed: request_entities on; or omit the line)"
     )
     assert answer.notes == ()
 

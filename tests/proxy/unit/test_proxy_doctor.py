@@ -167,8 +167,12 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
     ("output", "text", "words"),
     [
         # The throttler's settings are as shipped, but squid.conf has another port.
-        (None, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
-        (STATUS_OUTPUT, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
+        (None, "", "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128"),
+        (
+            STATUS_OUTPUT,
+            "",
+            "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128",
+        ),
         (None, OTHER_PORTS, None),
         # An older throttler does not report its ports.
         (STATUS_OUTPUT, OTHER_PORTS, None),
@@ -176,7 +180,7 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
         (
             STATUS_OUTPUT | {"listen_ports": [3128]},
             OTHER_PORTS,
-            "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128",
+            "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128",
         ),
         (STATUS_OUTPUT | {"listen_ports": [3128, 3129]}, "", None),
     ],

@@ -15,7 +15,7 @@ from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
-from mptcp_proxy.listening import Listening
+from mptcp_proxy.listening import ListeningSocket
 from mptcp_proxy.places import Role
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.reloads import Outcome
@@ -48,10 +48,10 @@ def test_doctor_judges_each_port(
     texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]
 ) -> None:
     sockets = [
-        Listening("*", 3128, "squid", (7,), mptcp=True),
-        Listening("*", 8081, "squid", (8,)),
-        Listening("127.0.0.1", 8080, "", ()),
-        Listening("[::1]", 9090, "x", (9,)),
+        ListeningSocket("*", 3128, "squid", (7,), mptcp=True),
+        ListeningSocket("*", 8081, "squid", (8,)),
+        ListeningSocket("127.0.0.1", 8080, "", ()),
+        ListeningSocket("[::1]", 9090, "x", (9,)),
     ]
     findings = list(host.ports(checked(*texts), sockets, own, root))
     assert [(finding.status, finding.text) for finding in findings] == expected

@@ -22,7 +22,7 @@ from mptcp_proxy.configuration.exposure import exposure_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners
 from mptcp_proxy.configuration.parents import Parent, parent_problems, parents
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
-from mptcp_proxy.parents import Addresses, ParentsFile, render, target
+from mptcp_proxy.parents import ParentAddresses, ParentsFile, render, target
 from mptcp_proxy.places import Places
 from mptcp_proxy.problem import Problem
 
@@ -216,7 +216,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
 
 def test_lost_address_of_a_parent_lingers() -> None:
     """Squid may still have the old address in its cache."""
-    addresses = Addresses(keep_seconds=100)
+    addresses = ParentAddresses(keep_seconds=100)
     addresses.set_parents(["p"])
     assert not addresses.complete
     addresses.set_addresses("p", frozenset({"a:1", "b:1"}))
@@ -229,7 +229,7 @@ def test_lost_address_of_a_parent_lingers() -> None:
 
 
 def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
-    addresses = Addresses(keep_seconds=100)
+    addresses = ParentAddresses(keep_seconds=100)
     addresses.set_parents(["p", "q"])
     addresses.set_addresses("p", frozenset({"a:1"}))
     addresses.set_addresses("q", frozenset({"b:1"}))

@@ -153,17 +153,17 @@ static bool copy_address(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;
 	socklen_t length = sizeof name;
-	int before = integer_option(tcp, SO_REUSEADDR), on = 1, bound;
+	int before = integer_option(tcp, SO_REUSEADDR), on = 1, bound, reason;
 
 	if (getsockname(tcp, (struct sockaddr *)&name, &length) != 0 || is_unset(&name, length))
 		return true;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	bound = next_bind(mptcp, (struct sockaddr *)&name, length);
-	on = errno;
+	reason = errno;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
-	errno = on;
+	errno = reason;
 	return bound == 0;
 }
 

@@ -243,37 +243,37 @@ void begin_turn(int count)
 		accepts = 1;
 }
 
-int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found)
+int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *ready_count)
 {
 	int others = 0;
 
-	*found = 0;
+	*ready_count = 0;
 	for (int i = 0; i < count; i++) {
 		int fd = events[i].data.fd;
 
 		if (fd < -1 && fd >= mark_of_place(CLIENTS - 1))
-			ready[(*found)++] = -1 - fd;
+			ready[(*ready_count)++] = -1 - fd;
 		else
 			events[others++] = events[i];
 	}
 	return others;
 }
 
-/* Return how many events each of *found* clients gets in a turn. All clients together get at most *room* events. */
-static int share_of(int found, int room)
+/* Return how many events each of *ready_count* clients gets in a turn. Together, they get at most *room* events. */
+static int share_of(int ready_count, int room)
 {
-	int share = EVENTS_PER_TURN / found > 1 ? EVENTS_PER_TURN / found : 1;
+	int share = EVENTS_PER_TURN / ready_count > 1 ? EVENTS_PER_TURN / ready_count : 1;
 
-	return share * found <= room ? share : room / found;
+	return share * ready_count <= room ? share : room / ready_count;
 }
 
-int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int found)
+int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int ready_count)
 {
-	int share = share_of(found, max - count);
+	int share = share_of(ready_count, max - count);
 	bool more_waits = false;
 
 	pthread_mutex_lock(&clients_lock);
-	for (int i = 0; i < found && share > 0; i++) {
+	for (int i = 0; i < ready_count && share > 0; i++) {
 		int epoll = clients[ready[i]].epoll;
 		int more = epoll > 0 ? next_epoll_wait(epoll, events + count, share, 0) : 0;
 
