@@ -47,7 +47,7 @@ def read_counts(text: str, targets: Collection[str], program: str) -> Connection
     return ConnectionCounts(multiple, len(subflows) - multiple, plain_tcp)
 
 
-def read_subflows(text: str, target: str, token: int) -> int:
+def count_subflows(text: str, target: str, token: int) -> int:
     """Return how many subflows the connection with this host's *token* has to *target*, from the output of ss."""
     return sum(each == token for _, each in _connections(text, (target,)))
 
@@ -74,7 +74,7 @@ def counts_now(targets: Collection[str], program: str = "squid") -> ConnectionCo
     return read_counts(ss.output(*_ESTABLISHED) or "", targets, program)
 
 
-def subflows_now(target: str, token: int) -> int | None:
+def count_subflows_now(target: str, token: int) -> int | None:
     """Return how many subflows the connection with *token* currently has to *target*; None if ss fails."""
     text = ss.output(*_ESTABLISHED)
-    return None if text is None else read_subflows(text, target, token)
+    return None if text is None else count_subflows(text, target, token)

@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 from . import shim
 from .check_page import PORTAL_DOWN
-from .configuration.check import Checked
+from .configuration.check import CheckedConfiguration
 from .configuration.lists import CopiedList
 from .error_pages import error_pages
 from .own_addresses import Network, render
 from .places import PORTAL_SETTINGS, SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
-def make_directories(places: Places, checked: Checked) -> None:
+def make_directories(places: Places, checked: CheckedConfiguration) -> None:
     """Create the missing directories. Squid's user owns the directories to which Squid writes as that user."""
     _make_directory(places.runtime, 0o755)
     _make_directory(places.lists, 0o755)
@@ -59,7 +59,7 @@ def remove_shared_files(places: Places) -> None:
 
 
 def install(
-    places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, mptcp_option: bool = False
+    places: Places, checked: CheckedConfiguration, prefixes: Iterable[Network], workers: int, mptcp_option: bool = False
 ) -> None:
     """Write the files that Squid and the preload library read at the next start or reload.
 

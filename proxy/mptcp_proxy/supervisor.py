@@ -35,7 +35,7 @@ from mptcp_common.reasons import reason
 from . import shim
 from .addresses_watch import AddressesWatch
 from .child_processes import adopt_orphans, end_all_children, raise_descriptor_limit, reap
-from .configuration.check import Checked, check
+from .configuration.check import CheckedConfiguration, check
 from .configuration.squid_problems import waits_for_names
 from .configuration.workers import reload_obstacle
 from .installation import install, install_library, make_directories, remove_shared_files, write
@@ -65,7 +65,7 @@ _READY_INTERVAL = 0.1
 """Seconds between two checks whether Squid is ready for a pending signal."""
 
 
-def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
+def start_problems(places: Places, checked: CheckedConfiguration) -> Iterator[Problem]:
     """Yield the problems that prevent a start although the configuration is valid."""
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
@@ -103,7 +103,7 @@ def run(
     # Record SIGTERM: by default it would end this process before a check removes its temporary files.
     signals.record((signal.SIGTERM,))
 
-    def check_file(is_cancelled: Callable[[], bool]) -> Checked:
+    def check_file(is_cancelled: Callable[[], bool]) -> CheckedConfiguration:
         return check(
             configuration, places.service_name, squid, role=role, allow_open=allow_open, is_cancelled=is_cancelled
         )
@@ -153,7 +153,7 @@ def run(
     return supervisor.serve(environment)
 
 
-def _status_of_refusal(checked: Checked, signals: RecordedSignals, start_time: float) -> int:
+def _status_of_refusal(checked: CheckedConfiguration, signals: RecordedSignals, start_time: float) -> int:
     """Return the exit status for a refused configuration. If a later start may succeed, first wait until
     _PAUSE_BEFORE_EXIT seconds after *start_time*."""
     if not all(map(waits_for_names, checked.errors)):
@@ -215,8 +215,8 @@ class _Supervisor:
         configuration: Path,
         places: Places,
         squid: Squid,
-        check_file: Callable[[Callable[[], bool]], Checked],
-        checked: Checked,
+        check_file: Callable[[Callable[[], bool]], CheckedConfiguration],
+        checked: CheckedConfiguration,
         prefixes: frozenset[Network],
         signals: RecordedSignals,
         role: Role,

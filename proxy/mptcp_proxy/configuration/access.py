@@ -26,7 +26,7 @@ from .claimed_addresses import accepts_proxy_protocol, rule_trusting_others, use
 from .embedded import EMBEDDINGS, embedded_ipv4
 from .list_values import list_values, without_flags
 from .listeners import is_loopback
-from .source import Statement, last
+from .source import Statement, last_with_value
 
 OVERRIDE = "--allow-open-proxy"
 """The option by which the operator states that the rules are intended."""
@@ -182,7 +182,7 @@ def _opening_statement(statements: Sequence[Statement], names: Sequence[str]) ->
 
 
 def _on_loopback(statements: Sequence[Statement], directive: str) -> bool:
-    statement = last(statements, directive)
+    statement = last_with_value(statements, directive)
     return statement is not None and statement.applies is True and is_loopback(statement.words[1])
 
 

@@ -28,7 +28,7 @@ _REMOVED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class AdaptedConfiguration:
     """A configuration adapted to one version of Squid."""
 
     lines: tuple[PhysicalLine, ...]
@@ -39,7 +39,7 @@ class Adapted:
     """Directives that were left out, and whose effect this version cannot provide."""
 
 
-def adapt(lines: Sequence[PhysicalLine], statements: Sequence[Statement], version: str) -> Adapted:
+def adapt(lines: Sequence[PhysicalLine], statements: Sequence[Statement], version: str) -> AdaptedConfiguration:
     """Return *lines*, from which *statements* were read, without the directives that Squid *version* ("6.13") no longer
     has. If the version is not known ("unknown"), all directives stay."""
     major = _major(version)
@@ -65,7 +65,7 @@ def adapt(lines: Sequence[PhysicalLine], statements: Sequence[Statement], versio
                 )
             )
     remaining_lines = tuple(replace(line, text="") if index in removed else line for index, line in enumerate(lines))
-    return Adapted(remaining_lines, tuple(notes), tuple(problems))
+    return AdaptedConfiguration(remaining_lines, tuple(notes), tuple(problems))
 
 
 def removed_directive_problems(statements: Sequence[Statement], version: str) -> Iterator[Problem]:

@@ -39,7 +39,7 @@ from .source import (
     Statement,
     all_statements,
     is_command,
-    last,
+    last_with_value,
     read_with_includes,
     render,
     size,
@@ -60,7 +60,7 @@ NO_SQUID = Problem("Squid is not installed: apt install squid")
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedConfiguration:
     """A configuration that was read and checked."""
 
     lines: tuple[PhysicalLine, ...]
@@ -102,21 +102,23 @@ def check(
     role: Role = Role.PROXY,
     allow_open: bool = False,
     is_cancelled: Callable[[], bool] = lambda: False,
-) -> Checked:
+) -> CheckedConfiguration:
     """Read *path* with its includes and find all mistakes in it for *role*. *allow_open*: only warn if the
     configuration serves strangers, or if this is uncertain. *is_cancelled* is called repeatedly while Squid reads the
     file, which may take a minute. Raises CheckCancelledError when it returns True."""
     if problem := service_name_problem(service_name):
-        return Checked((), (), "", Workers(), (problem,))
+        return CheckedConfiguration((), (), "", Workers(), (problem,))
     lines, unreadable, includes = read_with_includes(path, service_name)
     places = Places(service_name)
     if not lines:
-        return Checked((), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),))
+        return CheckedConfiguration(
+            (), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),)
+        )
     with_lists = copy_lists(lines, service_name, places.lists, (str(places.own_addresses),))
     all_directives = list(all_statements(with_lists.lines, service_name))
     directives = list(statements(with_lists.lines, service_name))
     found = tuple(listeners(directives))
-    stated_user = last(directives, "cache_effective_user")
+    stated_user = last_with_value(directives, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
     workers = requested_workers(directives, role, processors(), _usable_shared_memory(places, user))
     unit_warnings = tuple(unit_problems(path, lines, includes, service_name, role))
@@ -149,7 +151,7 @@ def check(
     problems = _with_original_names(problems, with_lists, trial_paths)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
     checked_lines = without_workers(adapted.lines, all_directives)
-    return Checked(
+    return CheckedConfiguration(
         checked_lines, found, user, workers, _in_order(problems, lines), adapted.notes, relay_parents,
         with_lists.lists, unit_warnings,
     )  # fmt: skip
@@ -157,12 +159,12 @@ def check(
 
 def check_or_problem(
     path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
-) -> Checked:
+) -> CheckedConfiguration:
     """Return the result of :func:`check`. An error during the check becomes a problem of the result."""
     try:
         return check(path, service_name, squid, role=role, allow_open=allow_open)
     except SYSTEM_ERRORS as error:
-        return Checked((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
+        return CheckedConfiguration((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
 
 
 def _with_original_names(
@@ -324,7 +326,7 @@ def _half_closed_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
-    statement = last(directives, "shutdown_lifetime")
+    statement = last_with_value(directives, "shutdown_lifetime")
     if statement is None:
         return
     value = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
@@ -359,7 +361,7 @@ def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _user_problems(directives: Sequence[Statement], user: str) -> Iterator[Problem]:
-    statement = last(directives, "cache_effective_user")
+    statement = last_with_value(directives, "cache_effective_user")
     file, line = (statement.file, statement.number) if statement else ("", None)
     mistake = ""
     try:

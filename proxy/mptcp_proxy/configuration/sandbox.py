@@ -34,7 +34,7 @@ from mptcp_common.unit_properties import properties_of_unit
 from ..places import CONFIGURATIONS, Role
 from ..problem import Problem
 from .list_values import listed_file
-from .source import Included, PhysicalLine, Statement, statements
+from .source import IncludedFile, PhysicalLine, Statement, statements
 
 _HOMES = ("/home", "/root", "/run/user")
 _TEMPORARY = ("/tmp", "/var/tmp")
@@ -174,7 +174,7 @@ class Sandbox:
 
 
 def unit_problems(
-    path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
+    path: Path, lines: Sequence[PhysicalLine], includes: Sequence[IncludedFile], service_name: str, role: Role
 ) -> Iterator[Problem]:
     """Yield the problems that *lines* have in the unit of *role*, if *path* is the file that the unit reads.
     *includes*: the includes of *path*."""

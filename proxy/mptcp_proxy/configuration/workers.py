@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..places import Role
 from ..problem import Problem
 from .listeners import with_option
-from .source import PhysicalLine, Statement, last
+from .source import PhysicalLine, Statement, last_with_value
 
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
@@ -37,7 +37,7 @@ class Workers:
     count: int = 1
     reason: str = ""
     """Reason for the number; empty if squid.conf states the number."""
-    separate: Statement | None = None
+    separate_statement: Statement | None = None
     """The first statement whose state each of several workers would keep separately, if any."""
 
     @property
@@ -50,7 +50,7 @@ class Workers:
         return f"{text} ({self.reason})" if self.reason else text
 
 
-def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
+def first_separate_statement(directives: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
     exclusive = _exclusive_cache_dir(directives)
     if exclusive is not None:
@@ -82,10 +82,10 @@ def requested_workers(directives: Sequence[Statement], role: Role, processors: i
     """Return the workers that *directives* request on a host with this number of usable *processors*. *shared_memory*:
     free bytes of shared memory, 0 if it is not writable. An invalid number counts as 1 (``worker_problems`` reports
     it)."""
-    stated = last(directives, DIRECTIVE)
-    separate = separate_in_processes(directives)
+    stated = last_with_value(directives, DIRECTIVE)
+    separate = first_separate_statement(directives)
     if stated is not None:
-        return Workers(_number(stated) or 1, separate=separate)
+        return Workers(_number(stated) or 1, separate_statement=separate)
     if role is Role.RELAY:
         return Workers(1, "a relay has one by default", separate)
     if separate is not None:
@@ -132,14 +132,14 @@ def _value(directives: Sequence[Statement], directive: str) -> str:
 
 
 def _words(directives: Sequence[Statement], directive: str) -> tuple[str, ...]:
-    stated = last(directives, directive)
+    stated = last_with_value(directives, directive)
     return stated.words[1:] if stated else ()
 
 
 def shared_memory_problems(directives: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
     """Yield a warning if *shared_memory*, in free bytes, does not suffice for a stated number of workers. When
     /dev/shm is full, SIGBUS ends all workers repeatedly, until Squid gives up."""
-    statement, cache = last(directives, DIRECTIVE), shared_cache(directives)
+    statement, cache = last_with_value(directives, DIRECTIVE), shared_cache(directives)
     if statement is None or (_number(statement) or 1) < 2:
         return
     needed = MIN_SHARED_MEMORY + cache
@@ -163,16 +163,16 @@ def _megabytes(octets: int) -> str:
 def reload_obstacle(workers: Workers, running: int) -> Problem | None:
     """Return why a Squid with this number of *running* workers cannot reload a configuration with *workers*; None if it
     can."""
-    if workers.separate is None or workers.count > 1 or running == 1:
+    if workers.separate_statement is None or workers.count > 1 or running == 1:
         return None
-    statement = workers.separate
+    statement = workers.separate_statement
     text = f"{' '.join(statement.words[:2])}: each of the {running} workers would have its own; restart the proxy"
     return Problem(text, statement.file, statement.number)
 
 
 def worker_problems(directives: Sequence[Statement], processors: int) -> Iterator[Problem]:
     """Yield the problems of a stated number of workers. Squid's own check reports text that is not a number."""
-    stated = last(directives, DIRECTIVE)
+    stated = last_with_value(directives, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
     if count > 1 and (shared := _exclusive_cache_dir(directives, shared=True)):
         # Squid 5.7 starts, and all workers write into the same files.

@@ -11,7 +11,7 @@ from pathlib import Path
 from mptcp_common.findings import Finding, ok, unseen, warn
 from mptcp_common.units import approximate_size, counted
 
-from ..configuration.source import Statement, last
+from ..configuration.source import Statement, last_with_value
 from .kernel import lasting_sysctl
 
 MEMORY_DIVISOR = 4
@@ -29,7 +29,7 @@ _UPLOADS, _NEW_CONNECTIONS = "memory for one client", "new connections"
 def connections_of_one_client(directives: Sequence[Statement]) -> int:
     """Return how many connections of one address a worker accepts according to squid.conf, at most one per
     descriptor."""
-    stated = last(directives, _DIRECTIVE)
+    stated = last_with_value(directives, _DIRECTIVE)
     if stated is None or not stated.words[1].isdigit():
         return DESCRIPTORS  # client_ip_max_connections -1 means no limit
     return min(int(stated.words[1]), DESCRIPTORS)

@@ -81,9 +81,9 @@ def netfilter(results: Results) -> Iterator[Finding]:
 
 _COUNTER_TEXTS = {
     "turns": "turns",
-    "cut_turns": "cut",
+    "cut_turns": "turns cut",
     "joined_writes": "writes joined",
-    "promised_writes": "promised",
+    "promised_writes": "writes promised",
     "late_writers": "late writers",
     "zero_reads": "reads of no bytes",
     "postponed_accepts": "clients that waited for a descriptor",

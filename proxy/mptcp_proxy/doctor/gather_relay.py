@@ -17,9 +17,9 @@ from mptcp_common.findings import Finding
 from mptcp_common.reasons import reason
 
 from .. import given_up, shim
-from ..configuration.check import Checked, check_or_problem
+from ..configuration.check import CheckedConfiguration, check_or_problem
 from ..configuration.source import statements
-from ..connection_counts import counts_now, subflows_now
+from ..connection_counts import count_subflows_now, counts_now
 from ..parents import targets
 from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
@@ -62,7 +62,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     yield from instance_findings(checked, str(configuration), places, Role.RELAY, library)
 
 
-def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> Iterator[Finding]:
+def _uplinks_and_parents(checked: CheckedConfiguration, places: Places, unreadable: str) -> Iterator[Finding]:
     targets_by_parent: dict[str, Sequence[str]] = {}
     errors: dict[str, str] = {}
     for parent in checked.parents:
@@ -104,7 +104,7 @@ def _addresses(targets: Iterable[str]) -> list[str]:
     return [target.rpartition(":")[0].strip("[]") for target in dict.fromkeys(targets)]
 
 
-def _outgoing_addresses(checked: Checked, places: Places) -> list[str]:
+def _outgoing_addresses(checked: CheckedConfiguration, places: Places) -> list[str]:
     addresses: list[str] = []
     for statement in statements(checked.lines, places.service_name):
         match statement.words:
@@ -226,7 +226,7 @@ def _subflows(connection: socket.socket, target: str) -> Attempt:
             return Attempt(target)
         if info[0]:
             # The kernel counts a subflow from its first packet on, even if the parent does not answer.
-            answered = subflows_now(target, int.from_bytes(info[12:16], sys.byteorder))
+            answered = count_subflows_now(target, int.from_bytes(info[12:16], sys.byteorder))
             if not answered and os.geteuid() != 0:
                 # Older kernels show the connection of a subflow only with CAP_NET_ADMIN.
                 return Attempt(target, multipath=True, subflows=None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
 
-from ..configuration.check import NO_SQUID, Checked
+from ..configuration.check import NO_SQUID, CheckedConfiguration
 from ..listening import ListeningSocket, socket_in_the_way
 from ..places import Role
 from ..reloads import Outcome
@@ -47,14 +47,14 @@ def listeners(found: Squid) -> Finding:
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
-def unreadable_file(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
+def unreadable_file(checked: CheckedConfiguration, is_hidden: Callable[[str], bool]) -> str:
     """Return the name of a file of the configuration that this user may not read, or an empty string. *is_hidden*:
     return whether this user may not read a file."""
     file_names = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
     return next((name for name in file_names if is_hidden(name)), "")
 
 
-def configuration(checked: Checked, file: str, role: Role, unreadable: str = "") -> Finding:
+def configuration(checked: CheckedConfiguration, file: str, role: Role, unreadable: str = "") -> Finding:
     """Check the configuration. *unreadable*: a file of it that this user may not read, or empty."""
     if unreadable:
         return unseen("configuration", f"whether {file} is good, because you may not read {unreadable}")
@@ -149,7 +149,7 @@ def apparmor(profiles: str | None, local_rules: str, library: str, service_name:
 
 
 def ports(
-    checked: Checked,
+    checked: CheckedConfiguration,
     sockets: Iterable[ListeningSocket],
     own_pids: frozenset[int],
     root: bool,
@@ -198,7 +198,7 @@ def ports(
             yield ok(name, "free")
 
 
-def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
+def transparent(checked: CheckedConfiguration, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
     """Check that each transparent listener gets its connections. *packet_filter*: the output of nft and iptables-save;
     None if unknown. *delivering*: whether a routing rule delivers marked packets for any address to this host."""
     for listener in checked.listeners:

@@ -65,7 +65,7 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
 
 def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Iterator[Finding]:
     """Check sysctls. *values*: values by name, without the sysctls that this kernel lacks. *steers*: whether the
-    throttler uses the user-space path manager, which it needs for rules that prefer paths in an order; None if
+    throttler uses the user-space path manager, which it needs for rules that steer by order; None if
     unknown."""
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
@@ -121,7 +121,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield warn(
             "sysctl path manager",
             f"the path manager is {manager}, not the kernel's",
-            "without a daemon for it (mptcpd, or the throttler with an order of paths), joins are rarely accepted",
+            "without a daemon for it (mptcpd, or a policy that steers by order), joins are rarely accepted",
             f"mptcp-throttler cleanup; {lasting_sysctl(key, value)}",
         )
     else:

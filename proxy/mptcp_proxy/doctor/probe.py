@@ -36,7 +36,7 @@ connection.connect_ex(("127.0.0.1", 3128))
 print(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
 """,
 }
-_VARIABLE = {Role.PROXY: ("MPTCP_LISTEN_PORTS", "3128"), Role.RELAY: ("MPTCP_PARENTS", "127.0.0.1:3128")}
+_LIBRARY_VARIABLE = {Role.PROXY: ("MPTCP_LISTEN_PORTS", "3128"), Role.RELAY: ("MPTCP_PARENTS", "127.0.0.1:3128")}
 
 
 def _create_mptcp_socket() -> None:
@@ -49,7 +49,7 @@ def _use_library(library: str, role: Role) -> None:
         copy = shutil.copy(library, directory)
         answer = subprocess.run(
             [sys.executable, "-I", "-c", _REPORT_PROTOCOL[role]],
-            env={**os.environ, "LD_PRELOAD": copy, **dict([_VARIABLE[role]])},
+            env={**os.environ, "LD_PRELOAD": copy, **dict([_LIBRARY_VARIABLE[role]])},
             capture_output=True,
             text=True,
             timeout=30,

@@ -22,7 +22,7 @@ _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """The result of a ``mptcp-throttler`` command: its exit status and stderr."""
 
     status: int
@@ -35,7 +35,7 @@ class Answer:
         return not self.root and self.status != 0 and any(each in self.errors for each in _DENIED)
 
 
-def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
+def settings(file: Path, checked: CommandResult | None, examples: tuple[Path, Path]) -> Finding:
     """Check the throttler's settings. *checked*: result of ``mptcp-throttler check``; None if *file* is missing.
     *examples*: example files of settings and of a policy."""
     if checked is None:
@@ -62,7 +62,7 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
     )
 
 
-def daemon(status: Mapping[str, Any] | None, answer: Answer) -> Finding:
+def daemon(status: Mapping[str, Any] | None, answer: CommandResult) -> Finding:
     """Check the daemon. *status*: the output of ``mptcp-throttler status --json --brief``; None if the daemon does not
     answer, for the reason in *answer*."""
     if status is None:

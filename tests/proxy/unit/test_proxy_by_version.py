@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.by_version import Adapted, adapt, removed_directive_problems
+from mptcp_proxy.configuration.by_version import AdaptedConfiguration, adapt, removed_directive_problems
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 
-def adapt_lines(version: str, *texts: str) -> Adapted:
+def adapt_lines(version: str, *texts: str) -> AdaptedConfiguration:
     lines = [PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)]
     return adapt(lines, list(statements(lines, "n")), version)
 
 
-def texts(answer: Adapted) -> list[str]:
+def texts(answer: AdaptedConfiguration) -> list[str]:
     return [line.text for line in answer.lines]
 
 

@@ -10,7 +10,7 @@ import pytest
 from doctor_findings import is_complete
 
 from mptcp_common.findings import Status
-from mptcp_proxy.configuration.check import NO_SQUID, Checked
+from mptcp_proxy.configuration.check import NO_SQUID, CheckedConfiguration
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
@@ -23,9 +23,9 @@ from mptcp_proxy.reloads import Outcome
 OK, WARN, FAIL, UNSEEN = Status
 
 
-def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
+def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfiguration:
     lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1))
-    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), problems)
+    return CheckedConfiguration(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), problems)
 
 
 @pytest.mark.parametrize(

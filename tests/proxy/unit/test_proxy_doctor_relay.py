@@ -9,7 +9,7 @@ import pytest
 from doctor_findings import is_complete
 
 from mptcp_common.findings import Finding, Status
-from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.check import CheckedConfiguration
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.connection_counts import ConnectionCounts
@@ -168,7 +168,9 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         "tcp_outgoing_tos 0x20 by_eth0",
     )
     lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(texts, 1))
-    found = gather_relay._outgoing_addresses(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
+    found = gather_relay._outgoing_addresses(
+        CheckedConfiguration(lines, (), "proxy", Workers(), ()), Places("mptcprelay")
+    )
     assert {"10.77.1.2", "127.0.0.1", "fd77:1::2"} <= {*found} <= {"10.77.1.2", "127.0.0.1", "::1", "fd77:1::2"}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy import installation
-from mptcp_proxy.configuration.check import Checked, check
+from mptcp_proxy.configuration.check import CheckedConfiguration, check
 from mptcp_proxy.configuration.lists import CopiedConfiguration, copy_lists, space_problems
 from mptcp_proxy.configuration.source import PhysicalLine, all_statements
 from mptcp_proxy.places import Places
@@ -177,7 +177,7 @@ class PrintingSquid(Squid):
         return "\n".join(output)
 
 
-def problems_about(checked: Checked, about: str) -> Sequence[str]:
+def problems_about(checked: CheckedConfiguration, about: str) -> Sequence[str]:
     return [str(problem) for problem in checked.problems if about in problem.text]
 
 
