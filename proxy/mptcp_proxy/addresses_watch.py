@@ -60,8 +60,8 @@ class AddressesWatch:
         # Check once shortly after the start, because an address may have changed before the watch began.
         self.next_check: float | None = time.monotonic() + _COLLECT_SECONDS
         """Time of the next check; None if no check is due before the next change."""
-        self._failed = False
-        self._frequent = False
+        self._failure_is_logged = False
+        self._frequency_is_logged = False
 
     def schedule_check(self) -> None:
         """Schedule a check, because the kernel reported a change."""
@@ -128,16 +128,16 @@ class AddressesWatch:
         frequent = self._reload_spacing.interval >= _FREQUENT_INTERVAL
         if not frequent:
             say("this host's addresses have changed, Squid rereads them")
-        elif not self._frequent:
+        elif not self._frequency_is_logged:
             say(
                 f"this host's addresses keep changing: Squid rereads them at most every {_MAX_INTERVAL:g} s,"
                 " because it refuses clients for a moment each time; until then, requests for a new address may pass",
                 WARNING,
             )
-        self._frequent = frequent
+        self._frequency_is_logged = frequent
 
     def _report_failure(self, text: str) -> None:
         self._reporter.set_problem("addresses", text)
-        if text and not self._failed:
+        if text and not self._failure_is_logged:
             say(text, WARNING)
-        self._failed = bool(text)
+        self._failure_is_logged = bool(text)

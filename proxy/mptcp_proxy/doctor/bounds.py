@@ -54,13 +54,15 @@ def unread_uploads(
     )
     if occupied <= bound:
         return ok(_UPLOADS, text)
-    smaller, remedies = min(maximum, RECEIVE_BUFFER), []
-    if smaller < maximum:
-        value = f"{min(minimum, smaller)} {min(initial, smaller)} {smaller}"
+    smaller_buffer, remedies = min(maximum, RECEIVE_BUFFER), []
+    if smaller_buffer < maximum:
+        value = f"{min(minimum, smaller_buffer)} {min(initial, smaller_buffer)} {smaller_buffer}"
         remedies.append(lasting_sysctl("net.ipv4.tcp_rmem", value))
-    if connections * workers * smaller > bound:
-        fewer = max(1, bound // (workers * smaller))
-        remedies.append(f"# in {file}: {_DIRECTIVE} {fewer}, maxconn of too_many below it; then: mptcp-proxy reload")
+    if connections * workers * smaller_buffer > bound:
+        fewer_connections = max(1, bound // (workers * smaller_buffer))
+        remedies.append(
+            f"# in {file}: {_DIRECTIVE} {fewer_connections}, maxconn of too_many below it; then: mptcp-proxy reload"
+        )
     name = (
         "a quarter of this host's memory"
         if bound < all_tcp

@@ -96,7 +96,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     if squid is not None:
         yield host.listeners(squid)
     yield from instance_findings(checked, str(configuration), places, Role.PROXY, library)
-    yield from _bounds(checked, str(configuration), places, unreadable)
+    yield from _bound_findings(checked, str(configuration), places, unreadable)
 
 
 def _ports_of_clients(checked: CheckedConfiguration) -> set[int]:
@@ -133,15 +133,15 @@ def _refused_paths(
         yield from refused_paths(reading.text(str(settings.parent / policy)), directives, str(configuration))
 
 
-def _bounds(checked: CheckedConfiguration, file: str, places: Places, unreadable: str) -> Iterator[Finding]:
+def _bound_findings(checked: CheckedConfiguration, file: str, places: Places, unreadable: str) -> Iterator[Finding]:
     connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3 and not unreadable:
         minimum, initial, maximum = map(int, sizes)
-        page = os.sysconf("SC_PAGE_SIZE")
-        memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
+        page_size = os.sysconf("SC_PAGE_SIZE")
+        memory, pages = os.sysconf("SC_PHYS_PAGES") * page_size, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
         # tcp_mem exists only in the initial network namespace.
-        all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
+        all_tcp = int(pages[1]) * page_size if len(pages) == 3 else memory
         count = checked.workers.count
         yield bounds.unread_uploads(connections, count, (minimum, initial, maximum), memory, all_tcp, file)
     table_listing = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None

@@ -198,9 +198,9 @@ def ports(
             yield ok(name, "free")
 
 
-def transparent(checked: CheckedConfiguration, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
+def transparent(checked: CheckedConfiguration, packet_filter: str | None, delivers_locally: bool) -> Iterator[Finding]:
     """Check that each transparent listener gets its connections. *packet_filter*: the output of nft and iptables-save;
-    None if unknown. *delivering*: whether a routing rule delivers marked packets for any address to this host."""
+    None if unknown. *delivers_locally*: whether a routing rule delivers marked packets for any address to this host."""
     for listener in checked.listeners:
         if "tproxy" not in listener.options:
             continue
@@ -209,7 +209,7 @@ def transparent(checked: CheckedConfiguration, packet_filter: str | None, delive
             yield unseen(name, "whether a packet filter redirects connections to it")
         elif not re.search(rf"tproxy (?:ip6? )?to \S*:{port}\b|TPROXY .*--on-port {port}\b", packet_filter):
             yield fail(name, "no packet filter redirects connections to it", "clients bypass it", "docs/transparent.md")
-        elif not delivering:
+        elif not delivers_locally:
             text = "no rule with a mark selects a table with: local default dev lo"
             yield fail(name, text, "marked packets are forwarded, and bypass the proxy", "docs/transparent.md")
         else:

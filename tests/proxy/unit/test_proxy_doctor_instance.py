@@ -59,7 +59,7 @@ def test_doctor_judges_each_port(
 
 
 @pytest.mark.parametrize(
-    ("rules", "delivering", "status"),
+    ("rules", "delivers_locally", "status"),
     [
         ("tcp dport 80 tproxy ip to :80 meta mark set 0x1", True, OK),
         ("tcp dport 80 tproxy to :80", True, OK),
@@ -70,8 +70,8 @@ def test_doctor_judges_each_port(
         (None, True, UNSEEN),
     ],
 )
-def test_doctor_judges_the_transparent_rules(rules: str | None, delivering: bool, status: Status) -> None:
-    (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivering)
+def test_doctor_judges_the_transparent_rules(rules: str | None, delivers_locally: bool, status: Status) -> None:
+    (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivers_locally)
     assert finding.status is status
     assert is_complete(finding)
 

@@ -9,9 +9,9 @@
  *
  * So the library keeps each client's connections in a separate epoll, which is one descriptor in Squid's epoll. When it
  * is ready, Squid gets the client's share of a turn: EVENTS_PER_TURN events divided by the number of ready clients, and
- * at least one. The kernel reports the descriptors of an epoll in rotation, so the other events come in the next turns,
- * because Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies if only one client is ready, because
- * another client that becomes ready during a long turn would wait for its end.
+ * at least one. The other events come in the next turns: the kernel reports the descriptors of an epoll in rotation, and
+ * Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies if only one client is ready, because another client
+ * that becomes ready during a long turn would wait for its end.
  *
  * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept). So if a
  * client opens many connections, another client's new connection waits for as many turns. Therefore the library repeats
@@ -49,7 +49,7 @@ atomic_bool fair;
 atomic_int event_loop = -1;
 atomic_bool turn_was_cut;
 
-static uint64_t salt;
+static uint64_t salt; /* random, so that no client can choose with whom it shares a place */
 static unsigned int place_count;
 static atomic_uint accepts = 1; /* number of accepts per listener in this turn */
 static atomic_bool accept_failed; /* an accept of the last turn failed */
