@@ -16,6 +16,7 @@ from pathlib import Path
 SYSCTL = "net.mptcp.blackhole_timeout"
 """If this sysctl is 0, the kernel never gives up. A write to it makes the kernel try Multipath TCP again at once."""
 TIMES, CONNECTIONS = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
+"""Names of the kernel's counters for the fields of ``GivenUpCounts``."""
 _NETSTAT = Path("/proc/thread-self/net/netstat")
 
 
@@ -53,8 +54,8 @@ class Watch:
         self._last = read_counts().connections
 
     def new_counts(self) -> GivenUpCounts | None:
-        """Return the counts if, since the last call, the kernel has opened a connection over plain TCP for this reason;
-        otherwise None."""
+        """Return the counts if, since the last call, the kernel has opened a connection over plain TCP because it has
+        given up Multipath TCP; otherwise None."""
         now = self._read_counts()
         before, self._last = self._last, now.connections
         return now if now.connections > before else None

@@ -141,7 +141,7 @@ class ParentsFile:
                 found = self._look_up(parent.host, parent.port)
             except (OSError, UnicodeError) as error:
                 # Keep the old addresses: a parent may be reachable although no name server answers.
-                text = f"no address of parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
+                text = f"cannot look up parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
                 self._say(str(parent), text, WARNING)
                 continue
             self._addresses.set_addresses(str(parent), found)
@@ -153,7 +153,7 @@ class ParentsFile:
             # The text contains the count, so it is logged again each time the kernel gives up.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
-                f" over plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"
+                f" over plain TCP, over one uplink; to make the kernel try again at once: sysctl -w {given_up.SYSCTL}=0"
             )
             self._say("", text, WARNING)
 

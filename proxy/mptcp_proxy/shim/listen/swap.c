@@ -127,7 +127,7 @@ void choose_congestion(int mptcp)
 	tcp = socket(integer_option(mptcp, SO_DOMAIN), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
-		LOG_ONCE("no congestion control %s for MPTCP, the host's default is used: %s"
+		LOG_ONCE("cannot use congestion control %s for MPTCP, the host's default is used: %s"
 			 " (see sysctl net.ipv4.tcp_available_congestion_control)\n",
 			 congestion, strerror(errno));
 	if (tcp >= 0)
