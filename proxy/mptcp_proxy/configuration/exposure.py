@@ -34,7 +34,7 @@ _TRANSLATED = Addresses.from_prefixes(
 _OTHER_SERVICES = (22, 25, 6379)
 """Sample ports of services other than the web: a remote shell, mail, and a database on a high port."""
 _TRUST_REMEDY = " instead of this one; or accept client addresses from no other host"
-Matches = bool | None
+_Matches = bool | None
 """Whether a list matches a request: True means always, False never, None perhaps."""
 
 
@@ -59,21 +59,21 @@ def exposure_problems(
     the running proxy's file of this host's addresses. *connects*: whether Squid itself looks up host names and connects
     to the addresses. If so, "dst -n", which ignores names, does not protect."""
     rules = _Rules(statements, connects)
-    first_tunnel = next((port for port in _OTHER_SERVICES if rules.first_rule_allowing(_Request(tunnel=port))), None)
+    reachable_port = next((port for port in _OTHER_SERVICES if rules.first_rule_allowing(_Request(tunnel=port))), None)
     requests = {
         "loopback addresses": _Request(to=LOOPBACK),
         "link-local addresses": _Request(to=_LINK_LOCAL),
         "metadata services of clouds such as 168.63.129.16": _Request(to=_METADATA),
         "127.0.0.0/8, 169.254.0.0/16 and metadata services behind NAT64 (64:ff9b::/96)": _Request(to=_TRANSLATED),
         f'this host\'s own addresses ("{own_addresses}")': _Request(to_file=own_addresses),
-        f"CONNECT to ports such as {first_tunnel}": _Request(tunnel=first_tunnel or _OTHER_SERVICES[0]),
+        f"CONNECT to ports such as {reachable_port}": _Request(tunnel=reachable_port or _OTHER_SERVICES[0]),
         "Squid's own status pages (manager)": _Request(manager=True),
     }
-    missing: dict[Statement, list[str]] = {}
+    descriptions_by_rule: dict[Statement, list[str]] = {}
     for description, request in requests.items():
         if (rule := rules.first_rule_allowing(request)) is not None:
-            missing.setdefault(rule, []).append(description)
-    for rule, descriptions in missing.items():
+            descriptions_by_rule.setdefault(rule, []).append(description)
+    for rule, descriptions in descriptions_by_rule.items():
         trusting_rule = rules.trusting_rule if rules.matches_this_host(rule) else None
         claim = (
             f"; other hosts can claim this host's address ({' '.join(trusting_rule.words)})" if trusting_rule else ""
@@ -95,7 +95,7 @@ class _Rules:
         """The rule by which senders on other hosts may claim this host's address, if any."""
         self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
         self._never_direct_lists = _never_direct_lists_of(statements)
-        self._by_name = connects
+        self._connects = connects
 
     def first_rule_allowing(self, request: _Request) -> Statement | None:
         """Return the first rule that may allow *request* of a client on another host, if any."""
@@ -120,7 +120,7 @@ class _Rules:
 
     def _matcher(self, request: _Request) -> _ListMatcher:
         return _ListMatcher(
-            self._lists, self._never_direct_lists, self._by_name, self.trusting_rule is not None, request
+            self._lists, self._never_direct_lists, self._connects, self.trusting_rule is not None, request
         )
 
 
@@ -140,7 +140,7 @@ class _ListMatcher:
         self._by_name = by_name
         self._can_claim_this_host = can_claim_this_host
         self._request = request
-        self._results: dict[str, Matches] = {}
+        self._results: dict[str, _Matches] = {}
 
     def denied_addresses(self, name: str) -> Addresses:
         """Return the destination addresses for which *name*, in a "deny" rule, always matches the request. For a
@@ -150,7 +150,7 @@ class _ListMatcher:
         has_addresses = self._request.to is not None and not name.startswith("!")
         return self._lists.destinations(name, self._by_name) if has_addresses else NOBODY
 
-    def matches(self, name: str) -> Matches:
+    def matches(self, name: str) -> _Matches:
         if name.startswith("!"):
             inner = self.matches(name[1:])
             return None if inner is None else not inner
@@ -160,7 +160,7 @@ class _ListMatcher:
             self._results[name] = self._evaluate(name)
         return self._results[name]
 
-    def _evaluate(self, name: str) -> Matches:
+    def _evaluate(self, name: str) -> _Matches:
         if name in self._never_direct_lists:
             return False
         if not self._can_claim_this_host and _matches_only_this_host(self._lists, name):
@@ -178,13 +178,13 @@ class _ListMatcher:
             return True
         return False if all(matches is False for matches in found) else None
 
-    def _evaluate_destinations(self, name: str, lines: Sequence[Line]) -> Matches:
+    def _evaluate_destinations(self, name: str, lines: Sequence[Line]) -> _Matches:
         to = self._request.to
         if not (EVERYBODY if to is None else to) - self._lists.destinations(name, self._by_name):
             return True
         return False if lines and to is not None and not self._lists.destination_match(name).possible & to else None
 
-    def _evaluate_line(self, line: Line) -> Matches:
+    def _evaluate_line(self, line: Line) -> _Matches:
         request, values = self._request, [value.text for value in line.values]
         match line.kind:
             case "manager":
@@ -207,7 +207,7 @@ def _matches_only_this_host(lists: AccessLists, name: str) -> bool:
     return bool(clients) and not clients - LOOPBACK
 
 
-def _has_port(values: Sequence[str], port: int) -> Matches:
+def _has_port(values: Sequence[str], port: int) -> _Matches:
     found = False
     for value in values:
         first, _, last = value.partition("-")

@@ -85,8 +85,8 @@ def _uplinks_and_parents(checked: CheckedConfiguration, places: Places, unreadab
         name: [_try_connection(target) for target in targets_of_parent]
         for name, targets_of_parent in targets_by_parent.items()
     }
-    in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
-    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.current_counts(), in_force)
+    has_given_up = any(attempt.given_up for each in attempts.values() for attempt in each)
+    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.current_counts(), has_given_up)
     if not checked.parents:
         yield relay.no_parent(unreadable)
     for parent in checked.parents:
