@@ -18,7 +18,7 @@ from mptcp_common.journal import WARNING
 from mptcp_common.reasons import reason
 
 from .installation import install_own_addresses
-from .own_addresses import SYSTEM_ERRORS, Lingering, Network, Spacing, local_prefixes, reachable
+from .own_addresses import SYSTEM_ERRORS, Lingering, Network, Spacing, local_prefixes, without_fixed_rule
 from .places import Places
 from .reporter import Reporter, say
 from .squid import PARSE_SECONDS
@@ -60,8 +60,8 @@ class AddressesWatch:
         # Check once shortly after the start, because an address may have changed before the watch began.
         self.next_check: float | None = time.monotonic() + _COLLECT_SECONDS
         """Time of the next check; None if no check is due before the next change."""
-        self._failed = False
-        self._frequent = False
+        self._failure_is_logged = False
+        self._frequency_is_logged = False
 
     def schedule_check(self) -> None:
         """Schedule a check, because the kernel reported a change."""
@@ -97,7 +97,7 @@ class AddressesWatch:
             self._trial_valid_until = now + _MAX_INTERVAL
         try:
             prefixes, self.next_check = self._lingering.update(local_prefixes(), now)
-            if reachable(prefixes) == reachable(self._prefixes):
+            if without_fixed_rule(prefixes) == without_fixed_rule(self._prefixes):
                 self._trial_valid_until = 0.0
                 self._report_failure("")
                 return False
@@ -128,16 +128,16 @@ class AddressesWatch:
         frequent = self._reload_spacing.interval >= _FREQUENT_INTERVAL
         if not frequent:
             say("this host's addresses have changed, Squid rereads them")
-        elif not self._frequent:
+        elif not self._frequency_is_logged:
             say(
                 f"this host's addresses keep changing: Squid rereads them at most every {_MAX_INTERVAL:g} s,"
                 " because it refuses clients for a moment each time; until then, requests for a new address may pass",
                 WARNING,
             )
-        self._frequent = frequent
+        self._frequency_is_logged = frequent
 
     def _report_failure(self, text: str) -> None:
         self._reporter.set_problem("addresses", text)
-        if text and not self._failed:
+        if text and not self._failure_is_logged:
             say(text, WARNING)
-        self._failed = bool(text)
+        self._failure_is_logged = bool(text)

@@ -11,7 +11,7 @@ from typing import Final
 
 from .error_pages import HEAD
 
-MISSING: Final = (
+PORTAL_DOWN: Final = (
     HEAD.format(title="The check page does not answer")
     + """\
 <main data-proxy-page="no-portal">

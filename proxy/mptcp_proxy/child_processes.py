@@ -20,13 +20,13 @@ _MAX_DESCRIPTORS = 65536
 takes two descriptors."""
 _LIBRARY_DESCRIPTORS = 768
 """Number of descriptors that the preload libraries need in addition to Squid's (COPIES in shim/both/hooks.c)."""
-_INTERVAL = 0.1
+_CHECK_INTERVAL = 0.1
 """Seconds between two checks whether all children have ended."""
 
 
 def raise_descriptor_limit() -> None:
     """Raise the soft limit, which Squid inherits, as far as the hard limit allows. Reserve some descriptors for the
-    preload libraries, at most an eighth."""
+    preload libraries, at most an eighth of the limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit - min(_LIBRARY_DESCRIPTORS, limit // 8), hard))
@@ -49,7 +49,7 @@ def reap(squid: int) -> None:
 
 def end_all_children() -> None:
     """End Squid and workers that outlived it: first by SIGTERM, then by SIGKILL."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _SECONDS_TO_KILL
         signalled: set[int] = set()
         # List the children again each time, because this process adopts the children of each process that ends.
@@ -57,7 +57,7 @@ def end_all_children() -> None:
             for pid in remaining:
                 if pid not in signalled:
                     with suppress(ProcessLookupError):
-                        os.kill(pid, number)
+                        os.kill(pid, signal_number)
             signalled.update(remaining)
             reap(squid=0)
-            time.sleep(_INTERVAL)
+            time.sleep(_CHECK_INTERVAL)

@@ -47,7 +47,7 @@ def read_counts(text: str, targets: Collection[str], program: str) -> Connection
     return ConnectionCounts(multiple, len(subflows) - multiple, plain_tcp)
 
 
-def read_subflows(text: str, target: str, token: int) -> int:
+def count_subflows(text: str, target: str, token: int) -> int:
     """Return how many subflows the connection with this host's *token* has to *target*, from the output of ss."""
     return sum(each == token for _, each in _connections(text, (target,)))
 
@@ -57,13 +57,13 @@ def _connections(text: str, targets: Collection[str]) -> Iterator[tuple[str, int
     TCP)."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
-        if len(fields) < 4 or _without_zone(fields[3]) not in targets:
+        if len(fields) < 4 or _as_target(fields[3]) not in targets:
             continue
         found = _SUBFLOW.search(line)
         yield line, int(found["token"], 16) if found and _NEGOTIATED.intersection(found["flags"]) else None
 
 
-def _without_zone(text: str) -> str:
+def _as_target(text: str) -> str:
     """Return an address and port of ss as ``parents.target`` writes them: IPv4 if mapped, and without a zone (%)."""
     mapped = re.fullmatch(r"\[::ffff:([\d.]+)\](:\d+)", text)
     return f"{mapped[1]}{mapped[2]}" if mapped else re.sub(r"%[^\]:]+", "", text)
@@ -74,7 +74,7 @@ def counts_now(targets: Collection[str], program: str = "squid") -> ConnectionCo
     return read_counts(ss.output(*_ESTABLISHED) or "", targets, program)
 
 
-def subflows_now(target: str, token: int) -> int | None:
+def count_subflows_now(target: str, token: int) -> int | None:
     """Return how many subflows the connection with *token* currently has to *target*; None if ss fails."""
     text = ss.output(*_ESTABLISHED)
-    return None if text is None else read_subflows(text, target, token)
+    return None if text is None else count_subflows(text, target, token)

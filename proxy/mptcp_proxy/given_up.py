@@ -16,44 +16,46 @@ from pathlib import Path
 SYSCTL = "net.mptcp.blackhole_timeout"
 """If this sysctl is 0, the kernel never gives up. A write to it makes the kernel try Multipath TCP again at once."""
 TIMES, CONNECTIONS = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
+"""Names of the kernel's counters for the fields of ``GivenUpCounts``."""
 _NETSTAT = Path("/proc/thread-self/net/netstat")
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class GivenUpCounts:
     """Counters of this network namespace, since its creation."""
 
     times: int = 0
+    """Number of times that the kernel has given up Multipath TCP."""
     connections: int = 0
     """Number of connections that the kernel opened over plain TCP for this reason."""
 
 
-def read_given_up(netstat: str) -> GivenUp:
+def read_given_up_counts(netstat: str) -> GivenUpCounts:
     """Return the counts in *netstat*, the text of /proc/net/netstat; zeros if the kernel has no such counters."""
     lines = [line.split()[1:] for line in netstat.splitlines() if line.startswith("MPTcpExt:")]
     fields = dict(zip(*lines, strict=True)) if len(lines) == 2 and len(lines[0]) == len(lines[1]) else {}
     times, connections = (int(fields.get(name.removeprefix("MPTcpExt"), 0)) for name in (TIMES, CONNECTIONS))
-    return GivenUp(times, connections)
+    return GivenUpCounts(times, connections)
 
 
-def current_counts() -> GivenUp:
+def current_counts() -> GivenUpCounts:
     """Return the current counts; zeros if the kernel has none."""
     try:
-        return read_given_up(_NETSTAT.read_text())
+        return read_given_up_counts(_NETSTAT.read_text())
     except OSError:
-        return GivenUp()
+        return GivenUpCounts()
 
 
 class Watch:
     """Detects whether the kernel has currently given up Multipath TCP."""
 
-    def __init__(self, read_counts: Callable[[], GivenUp] = current_counts) -> None:
+    def __init__(self, read_counts: Callable[[], GivenUpCounts] = current_counts) -> None:
         self._read_counts = read_counts
         self._last = read_counts().connections
 
-    def in_force(self) -> GivenUp | None:
-        """Return the counts if, since the last call, the kernel has opened a connection over plain TCP for this reason;
-        otherwise None."""
+    def new_counts(self) -> GivenUpCounts | None:
+        """Return the counts if, since the last call, the kernel has opened a connection over plain TCP because it has
+        given up Multipath TCP; otherwise None."""
         now = self._read_counts()
         before, self._last = self._last, now.connections
         return now if now.connections > before else None

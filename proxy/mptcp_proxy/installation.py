@@ -19,29 +19,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import shim
-from .check_page import MISSING
-from .configuration.check import Checked
+from .check_page import PORTAL_DOWN
+from .configuration.check import CheckedConfiguration
 from .configuration.lists import CopiedList
 from .error_pages import error_pages
 from .own_addresses import Network, render
 from .places import PORTAL_SETTINGS, SHARED_MEMORY, WORKER_SOCKETS, Places
 
 
-def make_directories(places: Places, checked: Checked) -> None:
+def make_directories(places: Places, checked: CheckedConfiguration) -> None:
     """Create the missing directories. Squid's user owns the directories to which Squid writes as that user."""
-    _make(places.runtime, 0o755)
-    _make(places.lists, 0o755)
-    _make(places.error_pages, 0o755)
-    _make(places.logs, 0o750)
+    _make_directory(places.runtime, 0o755)
+    _make_directory(places.lists, 0o755)
+    _make_directory(places.error_pages, 0o755)
+    _make_directory(places.logs, 0o750)
     _set_owner(places.logs, checked.effective_user)
     if checked.workers.count > 1:
         # Create the directory as the distribution does. If it belongs to another Squid's user, do not change it.
-        _make(WORKER_SOCKETS, 0o755)
+        _make_directory(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
             _set_owner(WORKER_SOCKETS, checked.effective_user)
 
 
-def _make(directory: Path, mode: int) -> None:
+def _make_directory(directory: Path, mode: int) -> None:
     if not directory.is_dir():
         directory.mkdir(parents=True)
         directory.chmod(mode)  # because mkdir applies the umask
@@ -59,7 +59,7 @@ def remove_shared_files(places: Places) -> None:
 
 
 def install(
-    places: Places, checked: Checked, prefixes: Iterable[Network], workers: int, mptcp_option: bool = False
+    places: Places, checked: CheckedConfiguration, prefixes: Iterable[Network], workers: int, mptcp_option: bool = False
 ) -> None:
     """Write the files that Squid and the preload library read at the next start or reload.
 
@@ -69,7 +69,7 @@ def install(
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
     group = _group_of(checked.effective_user)
     configuration = checked.render(workers, mptcp_option)
-    before = _read_or_empty(places.configuration_in_force)
+    previous_configuration = _read_or_empty(places.configuration_in_force)
     write_all(
         # The lists come first: Squid must not read a configuration that names a missing list.
         *(
@@ -80,15 +80,15 @@ def install(
         # The file may contain passwords, for example of cache peers: only root and Squid's group may read it.
         File(places.configuration_in_force, configuration, 0o640, group),
         File(places.listen_ports, ports, 0o644),
-        File(places.check_page_missing, MISSING.encode(), 0o644),
+        File(places.check_page_missing, PORTAL_DOWN.encode(), 0o644),
         *(
             File(places.error_pages / name, content, 0o644)
             for name, content in error_pages(with_check_page=PORTAL_SETTINGS.exists(), relay=bool(checked.parents))
         ),
-        _own_addresses(places, prefixes),
+        _own_addresses_file(places, prefixes),
     )
     # Keep the lists of the earlier configuration: a starting worker may have read it and not yet opened them.
-    _remove_lists(places.lists, before + configuration)
+    _remove_lists(places.lists, previous_configuration + configuration)
 
 
 def _is_installed(copied: CopiedList, group: int) -> bool:
@@ -117,10 +117,10 @@ def _remove_lists(directory: Path, configurations: bytes) -> None:
 
 
 def install_own_addresses(places: Places, prefixes: Iterable[Network]) -> None:
-    write_all(_own_addresses(places, prefixes))
+    write_all(_own_addresses_file(places, prefixes))
 
 
-def _own_addresses(places: Places, prefixes: Iterable[Network]) -> File:
+def _own_addresses_file(places: Places, prefixes: Iterable[Network]) -> File:
     return File(places.own_addresses, render(frozenset(prefixes)).encode(), 0o644)
 
 
@@ -134,7 +134,7 @@ def install_library(places: Places, library: Path) -> Path:
     if shim.can_be_preloaded(library) and (os.geteuid() != 0 or _is_readable_by_all(library)):
         return library
     directory = next((d for d in (places.runtime, places.state) if not _is_noexec(d)), places.state)
-    _make(directory, 0o755)
+    _make_directory(directory, 0o755)
     copy = directory / library.name
     write(copy, library.read_bytes(), 0o755)
     return copy

@@ -18,7 +18,7 @@ _OWNER = re.compile(r'\("(?P<program>[^"]+)",pid=(?P<pid>\d+)')
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class ListeningSocket:
     """One listening TCP or MPTCP socket."""
 
     address: str
@@ -34,7 +34,7 @@ class Listening:
         return f"{self.program or 'another process'}{f' (process {self.pids[0]})' if self.pids else ''}"
 
 
-def read_listening(text: str) -> Iterator[Listening]:
+def read_listening(text: str) -> Iterator[ListeningSocket]:
     """Parse the output of ``ss -Hltnpi``: for each socket, a line and an indented line with its internal state."""
     for line in text.replace("\n\t", "\t").splitlines():
         fields = line.split()
@@ -44,15 +44,17 @@ def read_listening(text: str) -> Iterator[Listening]:
         owners = list(_OWNER.finditer(line))
         if port.isdigit():
             program = owners[0]["program"] if owners else ""
-            yield Listening(address, int(port), program, tuple(int(owner["pid"]) for owner in owners), _MPTCP in line)
+            yield ListeningSocket(
+                address, int(port), program, tuple(int(owner["pid"]) for owner in owners), _MPTCP in line
+            )
 
 
-def listening_now() -> tuple[Listening, ...]:
+def listening_now() -> tuple[ListeningSocket, ...]:
     """Return the listening sockets; none if ss fails."""
     return tuple(read_listening(ss.output("-Hltnpi") or ""))
 
 
-def listening_or_none() -> tuple[Listening, ...] | None:
+def listening_or_none() -> tuple[ListeningSocket, ...] | None:
     """Return the listening sockets; None if ss fails, so that it is unknown which sockets exist."""
     text = ss.output("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
@@ -79,14 +81,14 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
             yield " ".join((fields[3], *(field for field in fields[4:] if field.startswith(("ino:", "sk:")))))
 
 
-def socket_in_the_way(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
+def socket_in_the_way(host: str, port: int, sockets: Iterable[ListeningSocket]) -> ListeningSocket | None:
     """Return a socket that prevents another process from binding *host*:*port*, if any. An empty *host* means all
     addresses."""
     requested = host.strip("[]").lower()
     return next((s for s in sockets if s.port == port and _overlap(requested, s.address.strip("[]").lower())), None)
 
 
-def may_be_at(host: str, socket: Listening) -> bool:
+def may_be_at(host: str, socket: ListeningSocket) -> bool:
     """Return whether *socket* may belong to a listener on *host*. A host name may have any address."""
     requested = host.strip("[]").lower()
     return _address(requested) is None or _overlap(requested, socket.address.strip("[]").lower())

@@ -52,7 +52,7 @@ class Logs:
 
     def _log_lack_of_space(self, full: bool) -> None:
         if full and not self.full:
-            text = "the disk of the logs is full; with on-error=drop requests are served without a line"
+            text = "the disk of the logs is full; with on-error=drop requests are served without a log line"
             say(f"{self._directory}: {text}", WARNING)
         elif self.full and not full:
             say(f"{self._directory}: the disk has space again, requests are logged")

@@ -47,8 +47,8 @@ def render(prefixes: Collection[Network]) -> str:
     list."""
     # Collapse the prefixes, because Squid warns of a prefix within another prefix.
     v4 = list(collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network)))
-    own = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
-    v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedding_prefixes(prefix))])
+    own_ipv6 = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
+    v6 = collapse_addresses([*own_ipv6, *(each for prefix in v4 for each in embedding_prefixes(prefix))])
     return "".join(f"{prefix}\n" for prefix in (*v4, *v6)) or "127.0.0.0/8\n"
 
 
@@ -59,8 +59,9 @@ def embedding_prefixes(prefix: IPv4Network) -> Iterator[IPv6Network]:
         yield IPv6Network((address, before + prefix.prefixlen))
 
 
-def reachable(prefixes: Iterable[Network]) -> frozenset[Network]:
-    """Return the prefixes whose change requires a new list; fixed rules of squid.conf refuse the other prefixes."""
+def without_fixed_rule(prefixes: Iterable[Network]) -> frozenset[Network]:
+    """Return the prefixes that only the list refuses. For the others, loopback and link-local, squid.conf has
+    fixed rules."""
     return frozenset(p for p in prefixes if not (p.is_loopback or p.is_link_local))
 
 
@@ -109,7 +110,7 @@ class Spacing:
         self._last = now
 
 
-def watch() -> socket.socket:
+def address_change_socket() -> socket.socket:
     """Return a socket that becomes readable when an address or a route changes (rtnetlink(7))."""
     events = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE)
     events.bind((0, _GROUPS))

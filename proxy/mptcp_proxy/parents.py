@@ -27,7 +27,7 @@ from .reporter import say
 MAX_ENTRIES = 64
 """Maximum number of entries in the file. The library reads only LIST_SIZE bytes (shim/listen/listen.h), which suffice
 for this number even if all entries have the maximum length."""
-_INTERVAL = 60.0
+_LOOK_UP_INTERVAL = 60.0
 """Seconds between look-ups. Each look-up takes about 400 bytes per name, in total 17 MB per month."""
 _RETRY_SECONDS = 2.0
 """Seconds until the next look-up while a parent has no address."""
@@ -68,7 +68,7 @@ def render(current: Collection[str], all_known: Collection[str]) -> str:
     return "".join(f"{each}\n" for each in ordered[:MAX_ENTRIES])
 
 
-class Addresses:
+class ParentAddresses:
     """The known addresses of the parents. Pure: times and answers are arguments."""
 
     def __init__(self, keep_seconds: float = _KEEP_SECONDS) -> None:
@@ -101,11 +101,11 @@ class ParentsFile:
         self,
         places: Places,
         look_up: Callable[[str, int], frozenset[str]] = targets,
-        read_counts: Callable[[], given_up.GivenUp] = given_up.current_counts,
+        read_counts: Callable[[], given_up.GivenUpCounts] = given_up.current_counts,
     ) -> None:
         self._places = places
         self._look_up = look_up
-        self._addresses = Addresses()
+        self._addresses = ParentAddresses()
         self._given_up_watch = given_up.Watch(read_counts)
         self._parents: tuple[Parent, ...] = ()
         self._logged: dict[str, str] = {}
@@ -130,7 +130,7 @@ class ParentsFile:
             self._changed.clear()
             self._look_up_all()
             self._first_look_up_done.set()
-            self._changed.wait(_INTERVAL if self._addresses.complete else _RETRY_SECONDS)
+            self._changed.wait(_LOOK_UP_INTERVAL if self._addresses.complete else _RETRY_SECONDS)
 
     def _look_up_all(self) -> None:
         # Parents given as addresses come first, because they do not wait for a name server.
@@ -141,7 +141,7 @@ class ParentsFile:
                 found = self._look_up(parent.host, parent.port)
             except (OSError, UnicodeError) as error:
                 # Keep the old addresses: a parent may be reachable although no name server answers.
-                text = f"no address of parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
+                text = f"cannot look up parent {parent.host}: {reason(error) if isinstance(error, OSError) else error}"
                 self._say(str(parent), text, WARNING)
                 continue
             self._addresses.set_addresses(str(parent), found)
@@ -149,11 +149,11 @@ class ParentsFile:
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
-        if counts := self._given_up_watch.in_force():
+        if counts := self._given_up_watch.new_counts():
             # The text contains the count, so it is logged again each time the kernel gives up.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
-                f" over plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"
+                f" over plain TCP, over one uplink; to make the kernel try again at once: sysctl -w {given_up.SYSCTL}=0"
             )
             self._say("", text, WARNING)
 

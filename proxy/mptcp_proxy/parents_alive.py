@@ -90,7 +90,7 @@ def fetch_page(address: QueryAddress) -> str:
         connection.close()
     if answer.status == http.client.NOT_FOUND:
         # The workers have not yet registered with their coordinator (Squid's src/mgr/Inquirer.cc).
-        raise ConnectionResetError("it is starting")
+        raise ConnectionResetError("Squid is starting")
     if answer.status != http.client.OK:
         raise RefusedError(f"{answer.status} {answer.reason}")
     return text
@@ -122,7 +122,7 @@ class ParentsWatch:
     ) -> None:
         self._query = query
         self._clock = clock
-        self._changed = clock()
+        self._changed_at = clock()
         self._address: QueryAddress | None = None
         self._states: dict[str, bool] = {}
         self._refusal = ""
@@ -145,7 +145,7 @@ class ParentsWatch:
     @property
     def pause(self) -> float:
         """Seconds until the next query."""
-        long_dead = not all(self._states.values()) and self._clock() - self._changed >= UNCHANGED_SECONDS
+        long_dead = not all(self._states.values()) and self._clock() - self._changed_at >= UNCHANGED_SECONDS
         return LONG_INTERVAL if long_dead else INTERVAL
 
     def query_once(self) -> None:
@@ -167,7 +167,7 @@ class ParentsWatch:
                 else:
                     say(f"parent {name} does not answer; it is tried every {INTERVAL:g} s", WARNING)
         if states != self._states:
-            self._changed = self._clock()
+            self._changed_at = self._clock()
         self._states = states
         self.summary = summary(states)
 

@@ -24,7 +24,7 @@ from .process import start_time
 
 MAX_WAIT_SECONDS = 120.0
 """Maximum seconds to wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
-_INTERVAL = 0.1
+_CHECK_INTERVAL = 0.1
 """Seconds between checks for the outcome."""
 
 
@@ -96,7 +96,7 @@ def _hold_lock(lock: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise ReloadError(f"another reload has not ended within {MAX_WAIT_SECONDS:g} s") from None
-            time.sleep(_INTERVAL)
+            time.sleep(_CHECK_INTERVAL)
         yield
     finally:
         os.close(descriptor)
@@ -110,7 +110,7 @@ def _reload(places: Places) -> None:
     try:
         os.kill(before.pid, signal.SIGHUP)
     except OSError as error:
-        raise ReloadError(f"send SIGHUP to process {before.pid}: {reason(error)}") from error
+        raise ReloadError(f"cannot send SIGHUP to process {before.pid}: {reason(error)}") from error
     while True:
         after = read_outcome(places.reloads)
         if after is None:
@@ -119,7 +119,7 @@ def _reload(places: Places) -> None:
             break
         if time.monotonic() > deadline:
             raise ReloadError(f"process {before.pid} has not reloaded within {MAX_WAIT_SECONDS:g} s")
-        time.sleep(_INTERVAL)
+        time.sleep(_CHECK_INTERVAL)
     if after.refused:
         raise ReloadError(f"reload refused, the old settings stay in force: {after.refused}")
     if after.unconfirmed:

@@ -19,7 +19,7 @@ from .process import start_time
 from .reloads import Outcome
 from .serving import ListenState
 
-_PLAIN = {
+_PLAIN_TCP_TEXTS = {
     Role.PROXY: "over PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     # A relay intentionally uses plain TCP towards clients, and Multipath TCP only towards its parents.
     Role.RELAY: "over TCP",
@@ -36,7 +36,7 @@ class Reporter:
 
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
-        self._plain_tcp_text = _PLAIN[role]
+        self._plain_tcp_text = _PLAIN_TCP_TEXTS[role]
         self._outcome = Outcome(os.getpid(), start_time(os.getpid()), 0)
         watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .listening import Listening, may_be_at
+from .listening import ListeningSocket, may_be_at
 
 INTERVAL: Final = 10.0
 """Seconds between checks while the state does not change."""
@@ -55,7 +55,7 @@ class ListenState:
 def listen_state(
     required: Mapping[int, int],
     pids: Collection[int],
-    sockets: Iterable[Listening],
+    sockets: Iterable[ListeningSocket],
     hosts: Mapping[int, Collection[str]],
 ) -> ListenState:
     """Compare the listeners of Squid's processes, *pids*, with *required*, the number of listeners per port. Only a
@@ -63,16 +63,16 @@ def listen_state(
     unknown owner counts as Squid's if its address is among *hosts* of its port, because no other process had these
     addresses when Squid was started."""
 
-    def has_configured_address(socket: Listening) -> bool:
+    def has_configured_address(socket: ListeningSocket) -> bool:
         return any(may_be_at(host, socket) for host in hosts.get(socket.port, ()))
 
-    own = [
+    own_sockets = [
         each
         for each in sockets
         if (any(pid in pids for pid in each.pids) if each.pids else has_configured_address(each))
     ]
-    counts = Counter(each.port for each in own)
-    plain_tcp = {each.port for each in own if not each.mptcp}
+    counts = Counter(each.port for each in own_sockets)
+    plain_tcp = {each.port for each in own_sockets if not each.mptcp}
     ports = tuple(sorted(required))
     return ListenState(
         ports,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 PARSE_SECONDS = 60.0
 """Maximum time that Squid may take to read its configuration."""
-_INTERVAL = 0.2
+_CHECK_INTERVAL = 0.2
 """Seconds between two checks whether the caller has cancelled."""
 _MORE_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/usr/local/squid/sbin"
 """Directories to search after those of PATH."""
@@ -57,7 +57,7 @@ class Squid:
             try:
                 while not is_cancelled():
                     try:
-                        return process.communicate(timeout=_INTERVAL)[1]
+                        return process.communicate(timeout=_CHECK_INTERVAL)[1]
                     except subprocess.TimeoutExpired:
                         if time.monotonic() >= deadline:
                             raise TimeoutError(timeout_message(PARSE_SECONDS)) from None
@@ -71,7 +71,10 @@ class Squid:
 
 def timeout_message(seconds: float) -> str:
     """Return the message that Squid needs more than *seconds* to read a configuration."""
-    return f"Squid does not read it within {seconds:g} s; if it contains host names, Squid waits for name servers"
+    return (
+        f"Squid does not read its configuration within {seconds:g} s; if that contains host names, Squid waits for name"
+        " servers"
+    )
 
 
 def describe(path: str, text: str) -> Squid:

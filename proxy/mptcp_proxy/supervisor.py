@@ -35,14 +35,14 @@ from mptcp_common.reasons import reason
 from . import shim
 from .addresses_watch import AddressesWatch
 from .child_processes import adopt_orphans, end_all_children, raise_descriptor_limit, reap
-from .configuration.check import Checked, check
+from .configuration.check import CheckedConfiguration, check
 from .configuration.squid_problems import waits_for_names
 from .configuration.workers import reload_obstacle
 from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch
 from .listening import listening_now, socket_in_the_way
 from .log_files import Logs
-from .own_addresses import SYSTEM_ERRORS, Network, local_prefixes, watch
+from .own_addresses import SYSTEM_ERRORS, Network, address_change_socket, local_prefixes
 from .parents import ParentsFile
 from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals
@@ -65,7 +65,7 @@ _READY_INTERVAL = 0.1
 """Seconds between two checks whether Squid is ready for a pending signal."""
 
 
-def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
+def start_problems(places: Places, checked: CheckedConfiguration) -> Iterator[Problem]:
     """Yield the problems that prevent a start although the configuration is valid."""
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
@@ -75,9 +75,11 @@ def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
         return
     sockets = listening_now()
     for listener in checked.listeners:
-        if owner := socket_in_the_way(listener.host, listener.port, sockets):
+        if bound_socket := socket_in_the_way(listener.host, listener.port, sockets):
             statement = listener.statement
-            yield Problem(f"port {listener} is in use by {owner}", statement.file, statement.number, "a free port")
+            yield Problem(
+                f"port {listener} is in use by {bound_socket}", statement.file, statement.number, "a free port"
+            )
 
 
 def run(
@@ -101,7 +103,7 @@ def run(
     # Record SIGTERM: by default it would end this process before a check removes its temporary files.
     signals.record((signal.SIGTERM,))
 
-    def check_file(is_cancelled: Callable[[], bool]) -> Checked:
+    def check_file(is_cancelled: Callable[[], bool]) -> CheckedConfiguration:
         return check(
             configuration, places.service_name, squid, role=role, allow_open=allow_open, is_cancelled=is_cancelled
         )
@@ -127,8 +129,8 @@ def run(
         make_directories(places, checked)
         # Files with these names, even of another user, would keep Squid from starting.
         remove_shared_files(places)
-        names = shim.needed_libraries(shim.switched_off(turns, without))
-        libraries = [install_library(places, shim.library(name)) for name in names]
+        library_names = shim.needed_libraries(shim.switched_off(turns, without))
+        libraries = [install_library(places, shim.library(name)) for name in library_names]
         prefixes = local_prefixes()
         mptcp_option = squid_opens_mptcp(squid, role)
         install(places, checked, prefixes, checked.workers.count, mptcp_option)
@@ -151,7 +153,7 @@ def run(
     return supervisor.serve(environment)
 
 
-def _status_of_refusal(checked: Checked, signals: RecordedSignals, start_time: float) -> int:
+def _status_of_refusal(checked: CheckedConfiguration, signals: RecordedSignals, start_time: float) -> int:
     """Return the exit status for a refused configuration. If a later start may succeed, first wait until
     _PAUSE_BEFORE_EXIT seconds after *start_time*."""
     if not all(map(waits_for_names, checked.errors)):
@@ -213,8 +215,8 @@ class _Supervisor:
         configuration: Path,
         places: Places,
         squid: Squid,
-        check_file: Callable[[Callable[[], bool]], Checked],
-        checked: Checked,
+        check_file: Callable[[Callable[[], bool]], CheckedConfiguration],
+        checked: CheckedConfiguration,
         prefixes: frozenset[Network],
         signals: RecordedSignals,
         role: Role,
@@ -246,7 +248,7 @@ class _Supervisor:
         self._next_log_check = time.monotonic() + _LOG_INTERVAL
 
     def serve(self, environment: dict[str, str]) -> int:
-        with selectors.DefaultSelector() as selector, watch() as addresses, wakeup_socket() as wakeup:
+        with selectors.DefaultSelector() as selector, address_change_socket() as addresses, wakeup_socket() as wakeup:
             self._signals.record((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             raise_descriptor_limit()
             adopt_orphans()

@@ -67,12 +67,12 @@ def test_limits_on_the_page_match_the_configuration() -> None:
     squid = (REPOSITORY / "conf/squid.conf").read_text()
     (refused_above,) = re.findall(r"maxconn (\d+)$", squid, re.MULTILINE)
     (closed_above,) = re.findall(r"^client_ip_max_connections (\d+)", squid, re.MULTILINE)
-    cell = f"{refused_above}, then 429; {int(closed_above):,}, then closed"
+    cell = f"more than {refused_above}: 429; more than {int(closed_above):,}: closed"
     row = f"| {cell} | `maxconn`, `client_ip_max_connections` in `squid.conf` |"
     assert row in OPERATOR
     limits = (REPOSITORY / "conf/nftables/limit-new-connections.nft").read_text()
     for count, burst in re.findall(r"@clients\d .* over (\d+)/second burst (\d+) packets", limits):
-        assert f"| {burst} at once, {count} a second," in OPERATOR
+        assert f"| {burst} at once, {count} per second," in OPERATOR
     assert f"| {TrackerLimits().max_connections:,}; one client gets half" in OPERATOR
     assert f"; {TrackerLimits().max_subflows_per_connection} while a rule steers by order |" in OPERATOR
 

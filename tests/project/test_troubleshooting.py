@@ -28,7 +28,7 @@ def test_messages_of_each_daemon_are_collected() -> None:
         "… segments were dropped by the capture buffer",  # from a format string
         "Squid does not listen on port …; the reason is in …",  # from another method
         "the keeper has ended, without which joins fail if the daemon is killed",  # from a list
-        "no address of parent …: …",  # from a local name
+        "cannot look up parent …: …",  # from a local name
         "…: …; the previous names stay in use",  # from a callback
         "not a regular file; remove it",  # from an exception
     ):

@@ -75,7 +75,7 @@ class Resolver:
                 found = tuple(self._look_up(host, port))
             except (OSError, UnicodeError) as error:
                 found = ()
-                failure = f"no address of parent {host}: {reason(error)}"
+                failure = f"cannot look up parent {host}: {reason(error)}"
             if failure and failure != self._logged_failures.get(host):
                 log.warning("%s", failure)
             self._logged_failures[host] = failure

@@ -26,7 +26,7 @@ from .claimed_addresses import accepts_proxy_protocol, rule_trusting_others, use
 from .embedded import EMBEDDINGS, embedded_ipv4
 from .list_values import list_values, without_flags
 from .listeners import is_loopback
-from .source import Statement, last
+from .source import Statement, last_with_value
 
 OVERRIDE = "--allow-open-proxy"
 """The option by which the operator states that the rules are intended."""
@@ -38,10 +38,10 @@ the Middle East."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    """The addresses that the rules of one directive allow."""
+class _AllowedClients:
+    """The client addresses that the rules of one directive allow."""
 
-    allowed: Addresses
+    addresses: Addresses
     rule: Statement | None = None
     """The rule that allows too many addresses, if any."""
     share: str = ""
@@ -63,7 +63,8 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         if uninformed := sorted({each for name in names_of(served.rule) for each in lists.uninformed_helpers(name)}):
             names = ", ".join(uninformed)
             why += f"; a user name from a helper does not identify the client, because external_acl_type {names} gets"
-            why += ' no information about it (in the same rule, also require "external NAME" of a helper that gets it)'
+            why += ' no information about the client (in the same rule, also require "external NAME" of a helper that'
+            why += " gets such information)"
         yield _open_proxy_problem(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
@@ -75,17 +76,17 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             allowed="http_access allow for your clients, then: http_access deny all",
             warning=True,
         )
-    for directive, source, remedy, matters in (
+    for directive, source, remedy, admits_strangers in (
         (
             "follow_x_forwarded_for",
             "X-Forwarded-For",
             "your own proxies, or acl_uses_indirect_client off and log_uses_indirect_client off",
-            _forwarded_matters,
+            _forwarded_header_admits_strangers,
         ),
-        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _proxy_header_matters),
+        ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _proxy_header_admits_strangers),
     ):
         trusted = _find_allowed(statements, directive, lists)
-        if trusted.rule is not None and matters(statements, served.rule is not None):
+        if trusted.rule is not None and admits_strangers(statements, served.rule is not None):
             yield _open_proxy_problem(
                 trusted.rule,
                 f"{trusted.share} could claim any client address in {source}",
@@ -93,9 +94,9 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             )
 
 
-def _forwarded_matters(statements: Sequence[Statement], are_allowed: bool) -> bool:
-    """Return whether strangers are allowed because Squid trusts X-Forwarded-For. *are_allowed*: whether they are
-    allowed without it."""
+def _forwarded_header_admits_strangers(statements: Sequence[Statement], allowed_anyway: bool) -> bool:
+    """Return whether strangers are allowed because Squid trusts X-Forwarded-For. *allowed_anyway*: whether they are
+    allowed without that."""
     by_rules, by_helpers = (
         uses_forwarded_address(statements, f"{kind}_uses_indirect_client") for kind in ("acl", "log")
     )
@@ -104,12 +105,12 @@ def _forwarded_matters(statements: Sequence[Statement], are_allowed: bool) -> bo
     )
     served = _find_allowed(statements, "http_access", lists)
     # With acl_uses_indirect_client off, only a helper that gets the forwarded address can allow strangers.
-    return bool(served.allowed) if by_rules else served.rule is not None and not are_allowed
+    return bool(served.addresses) if by_rules else served.rule is not None and not allowed_anyway
 
 
-def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
+def _proxy_header_admits_strangers(statements: Sequence[Statement], _: bool) -> bool:
     lists = AccessLists(statements, trust_as_numbers=False, trust_host_names=False, trust_helpers=False)
-    return accepts_proxy_protocol(statements) and bool(_find_allowed(statements, "http_access", lists).allowed)
+    return accepts_proxy_protocol(statements) and bool(_find_allowed(statements, "http_access", lists).addresses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def _opening_statement(statements: Sequence[Statement], names: Sequence[str]) ->
 
 
 def _on_loopback(statements: Sequence[Statement], directive: str) -> bool:
-    statement = last(statements, directive)
+    statement = last_with_value(statements, directive)
     return statement is not None and statement.applies is True and is_loopback(statement.words[1])
 
 
@@ -205,27 +206,27 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         )
 
 
-def _find_allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
+def _find_allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _AllowedClients:
     rules = list(access_rules(statements, directive))
     undecided, allowed = EVERYBODY, NOBODY
     for rule in rules:
         matches = [lists.match(name) for name in names_of(rule)]
         if rule.words[1] == "deny":
             if rule.applies is True:
-                undecided -= Addresses.common(match.certain for match in matches)
+                undecided -= Addresses.intersection(match.certain for match in matches)
             continue
-        matching = undecided & Addresses.common(match.possible for match in matches)
+        matching = undecided & Addresses.intersection(match.possible for match in matches)
         if not matching - allowed:
             continue
         allowed |= matching
-        if share := _too_many(allowed):
-            return _Verdict(allowed, rule, share)
+        if share := _excessive_share(allowed):
+            return _AllowedClients(allowed, rule, share)
     last_rule = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
     if last_rule is not None and last_rule.words[1] == "deny":
         allowed |= undecided
-        if share := _too_many(allowed):
-            return _Verdict(allowed, last_rule, share, by_default=True)
-    return _Verdict(allowed)
+        if share := _excessive_share(allowed):
+            return _AllowedClients(allowed, last_rule, share, by_default=True)
+    return _AllowedClients(allowed)
 
 
 def possibly_allowed(statements: Sequence[Statement]) -> Addresses | None:
@@ -238,9 +239,9 @@ def possibly_allowed(statements: Sequence[Statement]) -> Addresses | None:
     for rule in rules:
         matches = [lists.match(name) for name in names_of(rule)]
         if rule.words[1] == "allow":
-            allowed |= undecided & Addresses.common(match.possible for match in matches)
+            allowed |= undecided & Addresses.intersection(match.possible for match in matches)
         elif rule.applies is True:
-            undecided -= Addresses.common(match.certain for match in matches)
+            undecided -= Addresses.intersection(match.certain for match in matches)
     # A request that no rule matches gets the opposite of the last rule.
     denied_last = any(rule.words[1] == "deny" for rule in rules[-1:])
     return allowed | undecided if denied_last else allowed
@@ -258,8 +259,8 @@ def _open_proxy_problem(rule: Statement, why: str, remedy: str) -> Problem:
     return Problem(f"{' '.join(rule.words)}: an open proxy, {why}", rule.file, rule.number, allowed=remedy)
 
 
-def _too_many(allowed: Addresses) -> str:
-    """Return which share of an IP version's public addresses is *allowed*, as text; "" if not too many are."""
+def _excessive_share(allowed: Addresses) -> str:
+    """Return, as text, which share of an IP version's public addresses is *allowed*; "" if no share is too large."""
     embedded = ((embedded_ipv4(allowed, each), "IPv4", f", embedded as {each.name}") for each in EMBEDDINGS)
     for addresses, family, note in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *embedded):
         public, maximum = _MAX_ALLOWED[family]

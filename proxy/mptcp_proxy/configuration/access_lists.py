@@ -52,7 +52,7 @@ class Match:
 
 
 _UNRELATED = Match(EVERYBODY, NOBODY)
-"""Result for a list that does not depend on the client: it may match every client, and matches none for certain."""
+"""Result for a list that does not depend on the client: it may match every client, and certainly matches none."""
 _NO_STRANGER = Match(NOBODY, NOBODY)
 
 
@@ -104,7 +104,7 @@ class AccessLists:
     ) -> None:
         """Choose which properties identify a client: the AS number of its network (*trust_as_numbers*), its host name,
         which the owner of the reverse zone chooses (*trust_host_names*), a helper's answer (*trust_helpers*).
-        *only_strangers*: clients that anything other than their address identifies do not count as possible."""
+        *only_strangers*: leave out clients that are identified by anything other than their address."""
         self._trust_as_numbers = trust_as_numbers
         self._trust_host_names = trust_host_names
         self._only_strangers = only_strangers
@@ -125,7 +125,7 @@ class AccessLists:
                     line = Line(kind, tuple(words), statement.applies is True)
                     self._lines.setdefault(ascii_lower(name), []).append(line)
         self._matches: dict[str, Match] = {}
-        self._targets: dict[str, Match] = {}
+        self._destination_matches: dict[str, Match] = {}
 
     @property
     def use_host_names(self) -> bool:
@@ -160,7 +160,7 @@ class AccessLists:
     def _match_of(self, line: Line) -> Match:
         if line.kind in ("any-of", "all-of"):
             parts = [self.match(value.text) for value in line.values]
-            join = Addresses.union if line.kind == "any-of" else Addresses.common
+            join = Addresses.union if line.kind == "any-of" else Addresses.intersection
             return Match(join(part.possible for part in parts), join(part.certain for part in parts))
         return _NO_STRANGER if self._only_strangers and self._identifies(line) else _UNRELATED
 
@@ -193,15 +193,15 @@ class AccessLists:
         match a request for a host name with such an address."""
         lines = self.lines(name)
         if not by_name or not any("-n" in line.words for line in lines):
-            return self.targets(name).certain
+            return self.destination_match(name).certain
         return addresses_of(line for line in lines if line.kind == "dst" and "-n" not in line.words).certain
 
-    def targets(self, name: str) -> Match:
+    def destination_match(self, name: str) -> Match:
         """Return the destination addresses for which the list *name* matches requests by address or by host name."""
         name = ascii_lower(name)
-        if name not in self._targets:
-            self._targets[name] = addresses_of(line for line in self.lines(name) if line.kind == "dst")
-        return self._targets[name]
+        if name not in self._destination_matches:
+            self._destination_matches[name] = addresses_of(line for line in self.lines(name) if line.kind == "dst")
+        return self._destination_matches[name]
 
     def reads(self, name: str, file: str, by_name: bool) -> bool:
         """Return whether the list *name* reads destinations from *file*. *by_name*: as in ``destinations``."""
@@ -223,7 +223,7 @@ def _matches_a_sample(pattern: str) -> bool:
 
 
 def addresses_of(lines: Iterable[Line]) -> Match:
-    """Return the clients that the addresses in *lines* match. All lines belong to the same list."""
+    """Return the addresses that *lines* match. They belong to the same list, and their values are addresses."""
     possible: list[Addresses] = []
     certain = _DisjointRanges()
     doubtful = NOBODY
@@ -258,14 +258,14 @@ class _DisjointRanges:
         if not is_clear:
             return value.possible
         for low, high in value.certain.ranges:
-            at = bisect_right(self._lows, low)
-            self._lows.insert(at, low)
-            self._highs.insert(at, high)
+            index = bisect_right(self._lows, low)
+            self._lows.insert(index, low)
+            self._highs.insert(index, high)
         return value.possible - value.certain if value.certain != value.possible else NOBODY
 
     def _overlaps(self, addresses: Addresses) -> bool:
         for low, high in addresses.ranges:
-            at = bisect_right(self._lows, high) - 1
-            if at >= 0 and self._highs[at] >= low:
+            index = bisect_right(self._lows, high) - 1
+            if index >= 0 and self._highs[index] >= low:
                 return True
         return False

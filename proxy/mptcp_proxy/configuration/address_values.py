@@ -34,7 +34,9 @@ _MAX_PART_LENGTH = 255
 """Maximum number of characters of each part. Squid has a buffer of this size, and does not check for overflow."""
 _ALL = ("all", "0/0", "0.0.0.0/0", "0.0.0.0/0.0.0.0", "0.0.0.0-255.255.255.255", "0.0.0.0-0.0.0.0/0")
 """Values that match all addresses of both IP versions, although some look like IPv4."""
-_UNICAST = Addresses.of("1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10")
+_UNICAST = Addresses.from_prefixes(
+    "1000::/4", "2000::/3", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "fc00::/7", "fe80::/10"
+)
 """The addresses that "ipv6" means for Squid 5 and 6."""
 _V4_BLOCK = re.compile(r"([0-9.]+)(?:-([0-9.]+))?(?:/([0-9.]+))?(.*)", re.DOTALL)
 _V6_BLOCK = re.compile(r"([0-9A-Fa-f:]+)(?:-([0-9A-Fa-f:]+))?(?:/([0-9]+))?(.*)", re.DOTALL)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Self
 
-_MAPPED = 0xFFFF << 32
-_LAST = (1 << 128) - 1
+_IPV4_OFFSET = 0xFFFF << 32
+"""0.0.0.0 as an IPv4-mapped IPv6 address."""
+_LAST_ADDRESS = (1 << 128) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Addresses:
     """First and last address of each range, as 128-bit numbers."""
 
     @classmethod
-    def of(cls, *prefixes: str) -> Self:
+    def from_prefixes(cls, *prefixes: str) -> Self:
         """Return the addresses of *prefixes*. Raises ValueError for an invalid prefix."""
         networks = [ip_network(prefix, strict=False) for prefix in prefixes]
         return cls._join((_number(each.network_address), _number(each.broadcast_address)) for each in networks)
@@ -39,7 +40,7 @@ class Addresses:
         return cls._join(each for addresses in sets for each in addresses.ranges)
 
     @classmethod
-    def common(cls, sets: Iterable[Addresses]) -> Addresses:
+    def intersection(cls, sets: Iterable[Addresses]) -> Addresses:
         """Return the intersection of *sets*; EVERYBODY for no sets."""
         found: Addresses = EVERYBODY
         for each in sets:
@@ -90,11 +91,11 @@ class Addresses:
 
 
 def _number(address: IPv4Address | IPv6Address) -> int:
-    return int(address) + (_MAPPED if isinstance(address, IPv4Address) else 0)
+    return int(address) + (_IPV4_OFFSET if isinstance(address, IPv4Address) else 0)
 
 
 NOBODY = Addresses()
-EVERYBODY = Addresses(((0, _LAST),))
+EVERYBODY = Addresses(((0, _LAST_ADDRESS),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +107,16 @@ class Family:
     """The globally routable addresses."""
 
 
-_V4 = Addresses.of("0.0.0.0/0")
+_V4 = Addresses.from_prefixes("0.0.0.0/0")
 IPV4 = Family(
     _V4,
     # Not public (RFC 6890): this network, private, shared, loopback and link-local addresses; classes D and E.
     _V4
-    - Addresses.of(
+    - Addresses.from_prefixes(
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
         "192.168.0.0/16", "224.0.0.0/3",
     ),
 )  # fmt: skip
-IPV6 = Family(EVERYBODY - Addresses.of("::/4"), Addresses.of("2000::/3"))
+IPV6 = Family(EVERYBODY - Addresses.from_prefixes("::/4"), Addresses.from_prefixes("2000::/3"))
 """As for Squid's word "ipv6", ::/4 is left out. 2000::/3 is the allocated part (RFC 4291, 2.4)."""
-LOOPBACK = Addresses.of("127.0.0.0/8", "::1/128")
+LOOPBACK = Addresses.from_prefixes("127.0.0.0/8", "::1/128")

@@ -28,7 +28,7 @@ _REMOVED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class AdaptedConfiguration:
     """A configuration adapted to one version of Squid."""
 
     lines: tuple[PhysicalLine, ...]
@@ -39,12 +39,12 @@ class Adapted:
     """Directives that were left out, and whose effect this version cannot provide."""
 
 
-def adapt(lines: Sequence[PhysicalLine], directives: Sequence[Statement], version: str) -> Adapted:
-    """Return *lines*, from which *directives* were read, without the directives that Squid *version* ("6.13") no longer
+def adapt(lines: Sequence[PhysicalLine], statements: Sequence[Statement], version: str) -> AdaptedConfiguration:
+    """Return *lines*, from which *statements* were read, without the directives that Squid *version* ("6.13") no longer
     has. If the version is not known ("unknown"), all directives stay."""
     major = _major(version)
     notes, problems, removed = [], [], set[int]()
-    for statement in directives:
+    for statement in statements:
         first_without, value = _REMOVED_WITH_FIXED_VALUE.get(statement.directive, (major + 1, ""))
         if major < first_without:
             continue
@@ -61,16 +61,16 @@ def adapt(lines: Sequence[PhysicalLine], directives: Sequence[Statement], versio
                     f"{text}: Squid {version} cannot do this; it always behaves as with {always}",
                     statement.file,
                     statement.number,
-                    allowed=f"{always}, or no such line",
+                    allowed=f"{always}; or omit the line",
                 )
             )
     remaining_lines = tuple(replace(line, text="") if index in removed else line for index, line in enumerate(lines))
-    return Adapted(remaining_lines, tuple(notes), tuple(problems))
+    return AdaptedConfiguration(remaining_lines, tuple(notes), tuple(problems))
 
 
-def removed_directive_problems(directives: Sequence[Statement], version: str) -> Iterator[Problem]:
+def removed_directive_problems(statements: Sequence[Statement], version: str) -> Iterator[Problem]:
     """Yield a warning for each statement that Squid *version* accepts but a later version will not."""
-    for statement in directives:
+    for statement in statements:
         kind = f"acl {statement.words[2]}" if statement.directive == "acl" and len(statement.words) > 2 else ""
         for first_without, names in _REMOVED.items():
             found = names & {statement.directive, kind}

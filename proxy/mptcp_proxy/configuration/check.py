@@ -26,7 +26,7 @@ from ..squid import Squid
 from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems, port_problems
 from .by_version import adapt, removed_directive_problems
 from .check_header import check_header_problems
-from .doubts import doubts, nested_branches
+from .doubts import doubts, nested_if_problems
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
 from .lists import CopiedConfiguration, CopiedList, copy_lists, replace_names, space_problems
@@ -39,7 +39,7 @@ from .source import (
     Statement,
     all_statements,
     is_command,
-    last,
+    last_with_value,
     read_with_includes,
     render,
     size,
@@ -60,7 +60,7 @@ NO_SQUID = Problem("Squid is not installed: apt install squid")
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedConfiguration:
     """A configuration that was read and checked."""
 
     lines: tuple[PhysicalLine, ...]
@@ -102,50 +102,56 @@ def check(
     role: Role = Role.PROXY,
     allow_open: bool = False,
     is_cancelled: Callable[[], bool] = lambda: False,
-) -> Checked:
+) -> CheckedConfiguration:
     """Read *path* with its includes and find all mistakes in it for *role*. *allow_open*: only warn if the
     configuration serves strangers, or if this is uncertain. *is_cancelled* is called repeatedly while Squid reads the
     file, which may take a minute. Raises CheckCancelledError when it returns True."""
     if problem := service_name_problem(service_name):
-        return Checked((), (), "", Workers(), (problem,))
+        return CheckedConfiguration((), (), "", Workers(), (problem,))
     lines, unreadable, includes = read_with_includes(path, service_name)
     places = Places(service_name)
     if not lines:
-        return Checked((), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),))
+        return CheckedConfiguration(
+            (), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),)
+        )
     with_lists = copy_lists(lines, service_name, places.lists, (str(places.own_addresses),))
     all_directives = list(all_statements(with_lists.lines, service_name))
     directives = list(statements(with_lists.lines, service_name))
     found = tuple(listeners(directives))
-    stated_user = last(directives, "cache_effective_user")
+    stated_user = last_with_value(directives, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
     workers = requested_workers(directives, role, processors(), _usable_shared_memory(places, user))
     unit_warnings = tuple(unit_problems(path, lines, includes, service_name, role))
     adapted = adapt(with_lists.lines, all_directives, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
-        trial = with_lists.write_copies(Path(directory))
-        directives_on_trial = [replace(each, text=replace_names(each.text, trial)) for each in directives]
+        trial_paths = with_lists.write_copies(Path(directory))
+        directives_with_trial_paths = [replace(each, text=replace_names(each.text, trial_paths)) for each in directives]
         problems = [
             *unreadable,
             *unit_warnings,
             *with_lists.problems,
             *space_problems(with_lists.lists, places.lists),
-            *_own_problems(directives_on_trial, found, str(path), places, user, workers, role, allow_open),
-            *nested_branches(all_directives),
-            *_long_problems(with_workers(with_option(adapted.lines, MPTCP), 2)),
+            *_problems_without_squid(
+                directives_with_trial_paths, found, str(path), places, user, workers, role, allow_open
+            ),
+            *nested_if_problems(all_directives),
+            *_line_length_problems(with_workers(with_option(adapted.lines, MPTCP), 2)),
             *adapted.problems,
             *removed_directive_problems(directives, squid.version if squid else ""),
         ]
         if squid is None:
             problems.append(NO_SQUID)
         else:
-            parse = _parser(squid, places, Path(directory), trial, is_cancelled)
-            without = _without_commands(adapted.lines, all_directives)
+            parse = _parser(squid, places, Path(directory), trial_paths, is_cancelled)
+            lines_without_commands = _without_commands(adapted.lines, all_directives)
             in_time = _before_deadline(MAX_SEARCH_SECONDS)
-            problems.extend(squid_problems(without, service_name, parse, allow_open=allow_open, in_time=in_time))
-    problems = _with_original_names(problems, with_lists, trial)
+            problems.extend(
+                squid_problems(lines_without_commands, service_name, parse, allow_open=allow_open, in_time=in_time)
+            )
+    problems = _with_original_names(problems, with_lists, trial_paths)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
     checked_lines = without_workers(adapted.lines, all_directives)
-    return Checked(
+    return CheckedConfiguration(
         checked_lines, found, user, workers, _in_order(problems, lines), adapted.notes, relay_parents,
         with_lists.lists, unit_warnings,
     )  # fmt: skip
@@ -153,19 +159,19 @@ def check(
 
 def check_or_problem(
     path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
-) -> Checked:
+) -> CheckedConfiguration:
     """Return the result of :func:`check`. An error during the check becomes a problem of the result."""
     try:
         return check(path, service_name, squid, role=role, allow_open=allow_open)
     except SYSTEM_ERRORS as error:
-        return Checked((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
+        return CheckedConfiguration((), (), "", Workers(), (Problem(f"cannot be checked: {reason(error)}", str(path)),))
 
 
 def _with_original_names(
-    problems: Iterable[Problem], with_lists: CopiedConfiguration, trial: Mapping[str, str]
+    problems: Iterable[Problem], with_lists: CopiedConfiguration, trial_paths: Mapping[str, str]
 ) -> list[Problem]:
     """Return *problems* with the names of the operator's lists instead of the temporary files and the copies."""
-    copies = {trial_path: copy for copy, trial_path in trial.items()}
+    copies = {trial_path: copy for copy, trial_path in trial_paths.items()}
     return [
         with_lists.with_original_names(
             replace(each, text=replace_names(each.text, copies), file=replace_names(each.file, copies))
@@ -221,10 +227,11 @@ def _usable_shared_memory(places: Places, user: str) -> int:
 
 
 def _parser(
-    squid: Squid, places: Places, directory: Path, trial: Mapping[str, str], is_cancelled: Callable[[], bool]
+    squid: Squid, places: Places, directory: Path, trial_paths: Mapping[str, str], is_cancelled: Callable[[], bool]
 ) -> Callable[[Sequence[PhysicalLine]], str]:
     """Return a function that lets Squid parse lines, with temporary files instead of the list of this host's addresses
-    and the directory of error pages. *trial*: the temporary paths of copies of lists, by their names in the lines."""
+    and the directory of error pages. *trial_paths*: temporary paths of the copies of
+    lists, by their names in the lines."""
     stand_ins = {each: directory / each.name for each in (places.own_addresses, places.error_pages)}
     stand_ins[places.own_addresses].write_text(render_addresses(local_prefixes()))
     stand_ins[places.error_pages].mkdir()
@@ -239,19 +246,19 @@ def _parser(
             text = line.text
             for name, place in spellings.items():
                 text = text.replace(name, str(stand_ins[place]))
-            text = replace_names(text, trial)
+            text = replace_names(text, trial_paths)
             with_stand_ins.append(replace(line, text=text))
         configuration.write_bytes(render(with_stand_ins))
         output = squid.parse(configuration, places.service_name, is_cancelled)
         # Squid repeats the statements in its output. Restore the names that the operator wrote.
         for place, stand_in in stand_ins.items():
             output = output.replace(str(stand_in), str(place))
-        return replace_names(output, {trial_path: copy for copy, trial_path in trial.items()})
+        return replace_names(output, {trial_path: copy for copy, trial_path in trial_paths.items()})
 
     return parse
 
 
-def _own_problems(
+def _problems_without_squid(
     directives: Sequence[Statement],
     found: Sequence[Listener],
     file: str,
@@ -299,7 +306,7 @@ def _command_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
             )
 
 
-def _long_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
+def _line_length_problems(lines: Sequence[PhysicalLine]) -> Iterator[Problem]:
     for line in lines:
         if (length := size(line.text)) > MAX_LINE:
             text = f"{line.text[:40]}...: with mptcp-proxy's additions, the line has {length} bytes; Squid splits it"
@@ -319,7 +326,7 @@ def _half_closed_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
-    statement = last(directives, "shutdown_lifetime")
+    statement = last_with_value(directives, "shutdown_lifetime")
     if statement is None:
         return
     value = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
@@ -354,7 +361,7 @@ def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 
 
 def _user_problems(directives: Sequence[Statement], user: str) -> Iterator[Problem]:
-    statement = last(directives, "cache_effective_user")
+    statement = last_with_value(directives, "cache_effective_user")
     file, line = (statement.file, statement.number) if statement else ("", None)
     mistake = ""
     try:
@@ -386,5 +393,5 @@ def _directory_problems(directives: Sequence[Statement], places: Places) -> Iter
 
 
 def _in_order(problems: Sequence[Problem], lines: Sequence[PhysicalLine]) -> tuple[Problem, ...]:
-    place = {(line.file, line.number): index for index, line in enumerate(lines)}
-    return tuple(sorted(dict.fromkeys(problems), key=lambda p: place.get((p.file, p.line or 0), -1)))
+    positions = {(line.file, line.number): index for index, line in enumerate(lines)}
+    return tuple(sorted(dict.fromkeys(problems), key=lambda p: positions.get((p.file, p.line or 0), -1)))

@@ -31,10 +31,10 @@ def _first_trusting_rule(statements: Sequence[Statement], directive: str, lists:
     for rule in rules:
         matches = [lists.match(name) for name in names_of(rule)]
         if rule.words[1] == "allow":
-            if undecided & Addresses.common(match.possible for match in matches):
+            if undecided & Addresses.intersection(match.possible for match in matches):
                 return rule
         elif rule.applies is True:
-            undecided -= Addresses.common(match.certain for match in matches)
+            undecided -= Addresses.intersection(match.certain for match in matches)
     last = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
     return last if last is not None and last.words[1] == "deny" and undecided else None
 

@@ -17,8 +17,8 @@ from .address_values import FORMS, address_value
 from .list_values import ignored_words, list_values, without_flags
 from .source import Statement
 
-_RULES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
-_ADDRESSES = ("src", "dst", "localip", "myip")
+_ACCESS_DIRECTIVES = ("http_access", "follow_x_forwarded_for", "proxy_protocol_access")
+_ADDRESS_TYPES = ("src", "dst", "localip", "myip")
 _MAX_NAME_BYTES = 61
 """Maximum length of a list's name. Squid truncates a name of 63 bytes to 62, which may be the name of another list, and
 refuses longer names."""
@@ -29,19 +29,19 @@ _MAX_REMARKS = 5
 def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield the problems of *statements*, which may be in force."""
     for statement in statements:
-        yield from _strange_characters(statement)
-        yield from _macros(statement)
+        yield from _character_problems(statement)
+        yield from _macro_problems(statement)
         match statement.words:
             case ("acl", name, kind, *words):
-                yield from _name(statement, name)
-                if kind in _ADDRESSES:
-                    yield from _addresses(statement, without_flags(words))
+                yield from _name_problems(statement, name)
+                if kind in _ADDRESS_TYPES:
+                    yield from _address_problems(statement, without_flags(words))
 
 
-def nested_branches(all_directives: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for each ``if`` within another ``if``. *all_directives*: all statements, even if never in
+def nested_if_problems(all_statements: Sequence[Statement]) -> Iterator[Problem]:
+    """Yield a warning for each ``if`` within another ``if``. *all_statements*: all statements, even if never in
     force."""
-    for statement in all_directives:
+    for statement in all_statements:
         if statement.branch and statement.branch[0] == "if" and statement.applies is not True:
             text = f"{statement.text}: within another if: Squid evaluates only this one, and ignores the outer one"
             yield Problem(text, statement.file, statement.number, warning=True)
@@ -51,7 +51,7 @@ def _problem(statement: Statement, text: str, allowed: str) -> Problem:
     return Problem(text, statement.file, statement.number, allowed=f"{allowed}; to accept this: {OVERRIDE}")
 
 
-def _strange_characters(statement: Statement) -> Iterator[Problem]:
+def _character_problems(statement: Statement) -> Iterator[Problem]:
     """Yield a problem for invisible characters, and for characters that look like blanks but are not blanks for
     Squid."""
     for word in statement.words:
@@ -63,8 +63,8 @@ def _strange_characters(statement: Statement) -> Iterator[Problem]:
                 return
 
 
-def _macros(statement: Statement) -> Iterator[Problem]:
-    is_access_rule = statement.directive == "acl" or statement.directive in _RULES
+def _macro_problems(statement: Statement) -> Iterator[Problem]:
+    is_access_rule = statement.directive == "acl" or statement.directive in _ACCESS_DIRECTIVES
     macros = [word for word in statement.words if "${process_" in word]
     if macros and (is_access_rule or macros[0] == statement.words[0]):
         text = (
@@ -74,13 +74,13 @@ def _macros(statement: Statement) -> Iterator[Problem]:
         yield _problem(statement, text, "names and values that are the same for all processes")
 
 
-def _name(statement: Statement, name: str) -> Iterator[Problem]:
+def _name_problems(statement: Statement, name: str) -> Iterator[Problem]:
     if len(name.encode("utf-8", "surrogateescape")) > _MAX_NAME_BYTES:
         text = f"acl {name}: the name is so long that Squid truncates it, perhaps to the name of another list"
         yield _problem(statement, text, f"at most {_MAX_NAME_BYTES} bytes")
 
 
-def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
+def _address_problems(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
     beginning = " ".join(statement.words[:3])
     if ignored := ignored_words(words):
         yield _problem(

@@ -32,18 +32,18 @@ class Embedding:
     """Number of bits of the IPv4 address that follow the eight zero bits; 0 if the zero bits are not within it."""
 
 
-_LOCAL_NAT64 = Addresses.of("64:ff9b:1::/48")
+_LOCAL_NAT64 = Addresses.from_prefixes("64:ff9b:1::/48")
 EMBEDDINGS = (
-    Embedding("6to4", Addresses.of("2002::/16"), 80),
-    Embedding("NAT64", Addresses.of("64:ff9b::/96"), 0),
-    Embedding("Teredo", Addresses.of("2001::/32"), 0, inverted=(1 << 32) - 1),
+    Embedding("6to4", Addresses.from_prefixes("2002::/16"), 80),
+    Embedding("NAT64", Addresses.from_prefixes("64:ff9b::/96"), 0),
+    Embedding("Teredo", Addresses.from_prefixes("2001::/32"), 0, inverted=(1 << 32) - 1),
     # The network chooses a prefix of 48, 56, 64 or 96 bits.
     Embedding("NAT64 for local use", _LOCAL_NAT64, 40, after_zeros=16),
     Embedding("NAT64 for local use", _LOCAL_NAT64, 32, after_zeros=24),
     Embedding("NAT64 for local use", _LOCAL_NAT64, 24),
     Embedding("NAT64 for local use", _LOCAL_NAT64, 0),
-    Embedding("IPv4-compatible addresses", Addresses.of("::/96"), 0),
-    Embedding("IPv4-translated addresses", Addresses.of("::ffff:0:0:0/96"), 0),
+    Embedding("IPv4-compatible addresses", Addresses.from_prefixes("::/96"), 0),
+    Embedding("IPv4-translated addresses", Addresses.from_prefixes("::ffff:0:0:0/96"), 0),
 )
 """RFC 3056, 2; RFC 6052, 2.1; RFC 4380, 4; RFC 8215 and RFC 6052, 2.2; RFC 4291, 2.5.5.1; RFC 2765, 2.1."""
 

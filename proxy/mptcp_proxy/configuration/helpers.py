@@ -126,34 +126,34 @@ def _creates_notes(statement: Statement) -> bool:
     )
 
 
-def _is_informed(words: Sequence[str], known: _IdentifyingInputs) -> bool:
+def _is_informed(words: Sequence[str], inputs: _IdentifyingInputs) -> bool:
     """Return whether an external_acl_type, with these *words* after its name, passes information that identifies the
     client, and its helper does not accept every client."""
     after_options = list(dropwhile(_HELPER_OPTION.fullmatch, words))
     codes = list(takewhile(lambda word: word.startswith("%"), after_options))
     accepts_all = any(_ACCEPTS_ALL.fullmatch(word) for word in after_options[len(codes) :])
-    return any(_identifies(code, known, accepts_all) for code in codes)
+    return any(_identifies(code, inputs, accepts_all) for code in codes)
 
 
-def _identifies(word: str, known: _IdentifyingInputs, accepts_all: bool) -> bool:
+def _identifies(word: str, inputs: _IdentifyingInputs, accepts_all: bool) -> bool:
     found = _CODE_WORD.fullmatch(word)
     if found is None:
         return False
     code, argument = found["code"], found["before"] or found["after"]
     if accepts_all:
-        return known.logins and code in _LOGIN_REQUESTS
+        return inputs.logins and code in _LOGIN_REQUESTS
     if code == "un":
-        return known.logins and known.names
+        return inputs.logins and inputs.names
     if code in _ADDRESS_CODES:
-        return known.addresses
+        return inputs.addresses
     if code == ">A":
-        return known.host_names
+        return inputs.host_names
     if code == "note":
-        return argument is not None and known.notes
+        return argument is not None and inputs.notes
     if code in _ANSWER_CODES:
-        return known.answers
+        return inputs.answers
     if _CLIENT_CODES.fullmatch(code):
-        return known.logins or code not in _LOGIN_CODES
+        return inputs.logins or code not in _LOGIN_CODES
     if argument is None:
         return code in (">h", ">ha")
     return bool(_HEADER_CODES.fullmatch(code)) and not _UNIDENTIFYING_FIELDS.fullmatch(argument)

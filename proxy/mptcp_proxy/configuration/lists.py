@@ -111,13 +111,13 @@ def copy_lists(
     """Read the lists that *lines* name, and replace their names by the names of copies in *directory*. This function
     does not write the copies. *own_files*: names of files that are not copied, because only this program writes
     them."""
-    changed = list(lines)
+    new_lines = list(lines)
     found: dict[str, CopiedList] = {}
     problems: list[Problem] = []
     # Keep the macro ${service_name} in the lines: Squid replaces it.
     for statement in statements(lines, "${service_name}"):
         words = statement.words
-        problems.extend(_unhandled_files(statement))
+        problems.extend(_unhandled_file_problems(statement))
         if words[:1] != ("acl",) or len(words) < 4:
             continue
         text = statement.text
@@ -133,7 +133,7 @@ def copy_lists(
                 continue
             if name not in found:
                 try:
-                    found[name] = _read(name, directory)
+                    found[name] = _read_list(name, directory)
                 except ValueError as error:
                     problems.append(_problem(statement, f"{name}: {error}"))
                     continue
@@ -142,15 +142,15 @@ def copy_lists(
                 problems.append(_problem(statement, f"{name} cannot be read"))
             text = _replace_word(text, word, f'"{found[name].copy}"')
         if text != statement.text:
-            replace_statement(changed, statement, text)
-    return CopiedConfiguration(tuple(changed), tuple(found.values()), tuple(problems))
+            replace_statement(new_lines, statement, text)
+    return CopiedConfiguration(tuple(new_lines), tuple(found.values()), tuple(problems))
 
 
 def _replace_word(text: str, word: str, new_word: str) -> str:
     return re.sub(rf"(?<!\S){re.escape(word)}(?!\S)", lambda _: new_word, text)
 
 
-def _read(name: str, directory: Path) -> CopiedList:
+def _read_list(name: str, directory: Path) -> CopiedList:
     """Read one list. Raises ValueError if it is not a regular file, because reading a pipe may never end."""
     content: bytes | None = None
     with suppress(OSError):
@@ -166,7 +166,7 @@ def _read(name: str, directory: Path) -> CopiedList:
     return CopiedList(name, directory / f"{digest}-{readable}", content)
 
 
-def _unhandled_files(statement: Statement) -> Iterator[Problem]:
+def _unhandled_file_problems(statement: Statement) -> Iterator[Problem]:
     """Yield a problem if *statement* makes Squid read a file in a way that this module does not handle."""
     words = statement.words
     if not words:

@@ -69,12 +69,14 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
     """Yield the problems of the configuration *file* of a relay that concern its parents."""
     peers = [statement for statement in statements if statement.directive == "cache_peer"]
     if not any(parents(peers)):
-        own = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)
-        if own is None:
+        own_peer = next((each for each in peers if len(each.words) > 1 and is_loopback(each.words[1])), None)
+        if own_peer is None:
             yield Problem("no cache_peer: a relay needs a parent for its requests", file, allowed=EXAMPLE)
         else:
-            text = f"cache_peer {own.words[1]}: this host cannot be a parent; a relay needs a parent on another host"
-            yield Problem(text, own.file, own.number, allowed=EXAMPLE)
+            text = (
+                f"cache_peer {own_peer.words[1]}: this host cannot be a parent; a relay needs a parent on another host"
+            )
+            yield Problem(text, own_peer.file, own_peer.number, allowed=EXAMPLE)
     for parent in parents(peers):
         if not _is_host(parent.host):
             text = f"cache_peer {parent.host}: neither an address nor a name, so no request would be answered"

@@ -48,7 +48,7 @@ def matches_any(pattern: str, texts: Iterable[str]) -> bool:
         len(encoded) > _MAX_PATTERN_BYTES
         or b"\0" in encoded
         or _BACK_REFERENCE.search(pattern)
-        or parts(pattern) > _MAX_PARTS
+        or part_count(pattern) > _MAX_PARTS
     ):
         return True
     if _LIBRARY.regcomp(compiled, encoded, _FLAGS) != 0:
@@ -59,7 +59,7 @@ def matches_any(pattern: str, texts: Iterable[str]) -> bool:
         _LIBRARY.regfree(compiled)
 
 
-def parts(pattern: str) -> int:
+def part_count(pattern: str) -> int:
     """Return the number of characters, bracket expressions and operators of *pattern*, including all copies."""
     outer: list[int] = []
     """For each open group, the number of parts before it in the surrounding group."""

@@ -34,7 +34,7 @@ from mptcp_common.unit_properties import properties_of_unit
 from ..places import CONFIGURATIONS, Role
 from ..problem import Problem
 from .list_values import listed_file
-from .source import Included, PhysicalLine, Statement, statements
+from .source import IncludedFile, PhysicalLine, Statement, statements
 
 _HOMES = ("/home", "/root", "/run/user")
 _TEMPORARY = ("/tmp", "/var/tmp")
@@ -85,7 +85,7 @@ class _File(NamedTuple):
     description: str
     file: str
     number: int | None
-    written: bool = False
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Sandbox:
         writable_paths = paths_in("ReadWritePaths")
         for directory, parent in _SERVICE_DIRECTORIES.items():
             writable_paths.extend(os.path.join(parent, each.split(":")[0]) for each in paths_in(directory))
-        access_by_name = {
+        access_by_path = {
             "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
             **dict.fromkeys(_KERNEL_DIRECTORIES, _Access.WRITABLE),
             **dict.fromkeys(_HOMES, access_to_homes),
@@ -131,7 +131,7 @@ class Sandbox:
             for each in writable_paths
             if not any(other != each and _is_below(each, other) for other in writable_paths)
         ]
-        places = {Path(os.path.realpath(each)): access for each, access in access_by_name.items()}
+        places = {Path(os.path.realpath(each)): access for each, access in access_by_path.items()}
         return cls(unit, places, tuple(dict.fromkeys(outermost)))
 
     def problem(self, file: _File) -> Problem | None:
@@ -150,16 +150,16 @@ class Sandbox:
         elif access is _Access.PRIVATE:
             consequence = (
                 "which no other program sees and which is removed when the unit stops"
-                if file.written
+                if file.is_written
                 else "without the host's files"
             )
             why, drop_in = f"has its own {place}, {consequence}", "BindReadOnlyPaths="
-        elif file.written and access is _Access.READ_ONLY:
+        elif file.is_written and access is _Access.READ_ONLY:
             why, drop_in = "may not write there", "ReadWritePaths="
         else:
             return None
         allowed = f"a directory that the unit sees, such as {CONFIGURATIONS}; or {drop_in} {edit}"
-        if file.written:
+        if file.is_written:
             allowed = f"a path below {', '.join(self.writable) or 'a directory to which the unit may write'}"
             if access is _Access.READ_ONLY:
                 allowed += f"; or {drop_in} {edit}"
@@ -174,7 +174,7 @@ class Sandbox:
 
 
 def unit_problems(
-    path: Path, lines: Sequence[PhysicalLine], includes: Sequence[Included], service_name: str, role: Role
+    path: Path, lines: Sequence[PhysicalLine], includes: Sequence[IncludedFile], service_name: str, role: Role
 ) -> Iterator[Problem]:
     """Yield the problems that *lines* have in the unit of *role*, if *path* is the file that the unit reads.
     *includes*: the includes of *path*."""
@@ -192,22 +192,22 @@ def unit_problems(
 
 def _files(statement: Statement) -> Iterator[_File]:
     words = statement.words
-    at = (statement.file, statement.number)
+    place = (statement.file, statement.number)
     match words:
         case ("acl", _, _, *values):
             for value in values:
                 if name := listed_file(value):
-                    yield _File(name, f"{' '.join(words[:3])} {value}", *at)
+                    yield _File(name, f"{' '.join(words[:3])} {value}", *place)
         case ("cache_dir", _, name, *_) if name.startswith("/"):
-            yield _File(name, " ".join(words[:3]), *at, written=True)
+            yield _File(name, " ".join(words[:3]), *place, is_written=True)
         case (directive, value, *_) if _WRITE_DIRECTIVES.fullmatch(directive):
             name = _LOG_MODULE.sub("", value, count=1)
             if name.startswith("/"):
-                yield _File(name, f"{directive} {value}", *at, written=True)
+                yield _File(name, f"{directive} {value}", *place, is_written=True)
         case (directive, *values) if _READ_DIRECTIVES.fullmatch(directive):
             for value in values:
                 if found := _FILE_NAME.fullmatch(value):
-                    yield _File(found["name"], f"{directive} {value}", *at)
+                    yield _File(found["name"], f"{directive} {value}", *place)
 
 
 def _is_below(path: str, other: str) -> bool:

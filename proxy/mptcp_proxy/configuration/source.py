@@ -111,7 +111,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Included:
+class IncludedFile:
     """A file that an ``include`` names, and the place of the ``include``."""
 
     name: str
@@ -125,7 +125,7 @@ def statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Sta
     return (statement for statement in all_statements(lines, service_name) if statement.applies is not False)
 
 
-def last(directives: Sequence[Statement], directive: str) -> Statement | None:
+def last_with_value(directives: Sequence[Statement], directive: str) -> Statement | None:
     """Return the last statement of *directive* that has a value. Squid's own check reports those without a value."""
     return next((each for each in reversed(directives) if each.directive == directive and len(each.words) > 1), None)
 
@@ -188,10 +188,10 @@ def read(path: Path, service_name: str) -> tuple[tuple[PhysicalLine, ...], tuple
 
 def read_with_includes(
     path: Path, service_name: str
-) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...], tuple[Included, ...]]:
+) -> tuple[tuple[PhysicalLine, ...], tuple[Problem, ...], tuple[IncludedFile, ...]]:
     """Return the result of :func:`read`, and also the included files."""
     problems: list[Problem] = []
-    includes: list[Included] = []
+    includes: list[IncludedFile] = []
     lines = tuple(_resolve(str(path), service_name, (), None, problems, includes))
     return lines, tuple(problems), tuple(includes)
 
@@ -202,7 +202,7 @@ def _resolve(
     including: tuple[str, ...],
     place: PhysicalLine | None,
     problems: list[Problem],
-    includes: list[Included],
+    includes: list[IncludedFile],
 ) -> Iterator[PhysicalLine]:
     """Yield the lines of *path* with its includes resolved. *including*: the chain of files that include it. *place*:
     the line that names it; None for the command line. Append to *problems* and *includes*."""
@@ -303,7 +303,7 @@ def size(text: str) -> int:
 
 
 def _branch_problems(lines: Sequence[PhysicalLine], service_name: str) -> Iterator[Problem]:
-    """Yield an ``if`` or ``endif`` without its counterpart in this file: Squid pairs them within a file."""
+    """Yield a problem for each ``if``, ``else`` or ``endif`` without its counterpart in the same file."""
     unclosed: list[Statement] = []
     for statement in all_statements(lines, service_name):
         match statement.branch:
@@ -322,7 +322,7 @@ def is_command(statement: Statement) -> bool:
     return any(each.lstrip("\"'")[:1] in ("!", "|") for each in statement.included)
 
 
-def _included_files(statement: Statement, problems: list[Problem], includes: list[Included]) -> Iterator[str]:
+def _included_files(statement: Statement, problems: list[Problem], includes: list[IncludedFile]) -> Iterator[str]:
     for word in statement.included:
         pattern = word.strip('"')
         if "${process_" in pattern:
@@ -330,7 +330,7 @@ def _included_files(statement: Statement, problems: list[Problem], includes: lis
             problems.append(Problem(text, statement.file, statement.number, allowed="one name for all processes"))
             continue
         names = sorted(glob.glob(pattern))
-        includes.extend(Included(name, statement.file, statement.number) for name in names or [pattern])
+        includes.extend(IncludedFile(name, statement.file, statement.number) for name in names or [pattern])
         if not names:
             problems.append(
                 Problem(

@@ -77,7 +77,7 @@ _HINTS = {
 }
 _ALLOWED_TEXT = f"text that Squid and this check interpret in the same way; to accept this: {OVERRIDE}"
 _DURATIONS = "a number and a unit: seconds, minutes, hours or days"
-_KNOWN = frozenset(
+_KNOWN_DIRECTIVES = frozenset(
     """
 acl http_access http_reply_access http_port https_port include cache cache_mem cache_dir cache_log access_log
 cache_effective_user cache_effective_group pid_filename workers via forwarded_for visible_hostname unique_hostname
@@ -102,7 +102,7 @@ def squid_problems(
     ``all_statements``. *allow_open*: only warn about such differences. *in_time*: return whether there is time for
     another run of Squid."""
     remaining = list(lines)
-    known: set[Problem] = set()
+    reported: set[Problem] = set()
     removed_acls: set[str] = set()
     for _ in range(MAX_ROUNDS):
         read_statements = list(all_statements(remaining, service_name))
@@ -111,8 +111,8 @@ def squid_problems(
         if fatal is None:
             found = differences([_STAMP.sub("", line) for line in output.split("\n")], read_statements, _ALLOWED_TEXT)
             problems.extend(as_warnings(found) if allow_open else found)
-        yield from (problem for problem in problems if problem not in known)
-        known.update(problems)
+        yield from (problem for problem in problems if problem not in reported)
+        reported.update(problems)
         if fatal is None:
             return
         if not in_time():
@@ -180,7 +180,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
     file, number = (statement.file, statement.number) if statement else ("", None)
     warning = not _ERROR.search(all_remarks) or bool(_NOT_BUILT_IN.search(all_remarks) or _IGNORED.search(all_remarks))
     if unknown := _UNKNOWN.search(all_remarks):
-        similar = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
+        similar = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN_DIRECTIVES, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
         return

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ..places import Role
 from ..problem import Problem
 from .listeners import with_option
-from .source import PhysicalLine, Statement, last
+from .source import PhysicalLine, Statement, last_with_value
 
 DIRECTIVE = "workers"
 _QUEUES = "worker-queues"
@@ -23,9 +23,9 @@ _REVIVAL = "hopeless_kid_revival_delay 10 seconds"
 default is an hour."""
 MAX_WORKERS = 128
 """Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
-MIN_SHARED = 8_000_000
+MIN_SHARED_MEMORY = 8_000_000
 """Minimum shared memory for several workers, bytes. Two workers took 2 MB in a measurement. Squid exits without it."""
-_CACHE_MEM = 256 << 20
+_DEFAULT_CACHE_MEM = 256 << 20
 """Squid's default of cache_mem, bytes (from its documentation)."""
 _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 
@@ -37,7 +37,7 @@ class Workers:
     count: int = 1
     reason: str = ""
     """Reason for the number; empty if squid.conf states the number."""
-    separate: Statement | None = None
+    separate_statement: Statement | None = None
     """The first statement whose state each of several workers would keep separately, if any."""
 
     @property
@@ -50,7 +50,7 @@ class Workers:
         return f"{text} ({self.reason})" if self.reason else text
 
 
-def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
+def first_separate_statement(directives: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
     exclusive = _exclusive_cache_dir(directives)
     if exclusive is not None:
@@ -82,17 +82,17 @@ def requested_workers(directives: Sequence[Statement], role: Role, processors: i
     """Return the workers that *directives* request on a host with this number of usable *processors*. *shared_memory*:
     free bytes of shared memory, 0 if it is not writable. An invalid number counts as 1 (``worker_problems`` reports
     it)."""
-    stated = last(directives, DIRECTIVE)
-    separate = separate_in_processes(directives)
+    stated = last_with_value(directives, DIRECTIVE)
+    separate = first_separate_statement(directives)
     if stated is not None:
-        return Workers(_number(stated) or 1, separate=separate)
+        return Workers(_number(stated) or 1, separate_statement=separate)
     if role is Role.RELAY:
         return Workers(1, "a relay has one by default", separate)
     if separate is not None:
         return Workers(1, f"{' '.join(separate.words[:2])} is separate in each worker", separate)
-    if shared_memory < MIN_SHARED:
+    if shared_memory < MIN_SHARED_MEMORY:
         return Workers(1, "/dev/shm has no space for the shared memory of several workers")
-    if shared_memory < MIN_SHARED + shared_cache(directives):
+    if shared_memory < MIN_SHARED_MEMORY + shared_cache(directives):
         return Workers(1, "/dev/shm has no space for cache_mem, which several workers share")
     return Workers(min(max(processors, 1), MAX_WORKERS), "one for each processor")
 
@@ -124,7 +124,7 @@ def _cache_mem(directives: Sequence[Statement]) -> int:
     try:
         return int(float(number) * _UNITS[unit.lower() or "bytes"])
     except (ValueError, KeyError, OverflowError):
-        return _CACHE_MEM  # cache_mem is not stated, or Squid will refuse it
+        return _DEFAULT_CACHE_MEM  # cache_mem is not stated, or Squid will refuse it
 
 
 def _value(directives: Sequence[Statement], directive: str) -> str:
@@ -132,22 +132,23 @@ def _value(directives: Sequence[Statement], directive: str) -> str:
 
 
 def _words(directives: Sequence[Statement], directive: str) -> tuple[str, ...]:
-    stated = last(directives, directive)
+    stated = last_with_value(directives, directive)
     return stated.words[1:] if stated else ()
 
 
 def shared_memory_problems(directives: Sequence[Statement], shared_memory: int) -> Iterator[Problem]:
-    """Yield a warning if *shared_memory*, in free bytes, does not suffice for a stated number of workers. When that
-    file system is full, SIGBUS ends all workers repeatedly, until Squid gives up."""
-    statement, cache = last(directives, DIRECTIVE), shared_cache(directives)
+    """Yield a warning if *shared_memory*, in free bytes, does not suffice for a stated number of workers. When
+    /dev/shm is full, SIGBUS ends all workers repeatedly, until Squid gives up."""
+    statement, cache = last_with_value(directives, DIRECTIVE), shared_cache(directives)
     if statement is None or (_number(statement) or 1) < 2:
         return
-    if shared_memory < MIN_SHARED + cache:
+    needed = MIN_SHARED_MEMORY + cache
+    if shared_memory < needed:
         with_cache = " and cache_mem" if cache else ""
         smaller_cache = "memory_cache_shared off, less cache_mem, " if cache else ""
         yield Problem(
-            f"{' '.join(statement.words)}: their shared memory{with_cache} may take {_megabytes(MIN_SHARED + cache)} of"
-            f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
+            f"{' '.join(statement.words)}: their shared memory{with_cache} may take {_megabytes(needed)} of"
+            f" /dev/shm, which has {_megabytes(shared_memory)}; Squid ends when /dev/shm is full",
             statement.file,
             statement.number,
             allowed=f"{smaller_cache}workers 1, or more free space",
@@ -162,16 +163,16 @@ def _megabytes(octets: int) -> str:
 def reload_obstacle(workers: Workers, running: int) -> Problem | None:
     """Return why a Squid with this number of *running* workers cannot reload a configuration with *workers*; None if it
     can."""
-    if workers.separate is None or workers.count > 1 or running == 1:
+    if workers.separate_statement is None or workers.count > 1 or running == 1:
         return None
-    statement = workers.separate
+    statement = workers.separate_statement
     text = f"{' '.join(statement.words[:2])}: each of the {running} workers would have its own; restart the proxy"
     return Problem(text, statement.file, statement.number)
 
 
 def worker_problems(directives: Sequence[Statement], processors: int) -> Iterator[Problem]:
     """Yield the problems of a stated number of workers. Squid's own check reports text that is not a number."""
-    stated = last(directives, DIRECTIVE)
+    stated = last_with_value(directives, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
     if count > 1 and (shared := _exclusive_cache_dir(directives, shared=True)):
         # Squid 5.7 starts, and all workers write into the same files.

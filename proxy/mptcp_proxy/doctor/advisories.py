@@ -78,7 +78,7 @@ ADVISORIES = (
     Advisory("CVE-2026-62846", "a URL becomes commands to an FTP server", Exposure.REFUSED, _ONLY_WEB, None, 4, None),
     Advisory(
         "CVE-2026-104786",
-        "credentials of HTTP authentication overrun their encoding",
+        "credentials of HTTP authentication overflow the buffer for their encoded form",
         Exposure.OFF,
         "no authentication is configured",
         None,
@@ -87,7 +87,7 @@ ADVISORIES = (
     ),
     Advisory(
         "SQUID-2026:8",
-        "credentials for ICAP services overrun their encoding",
+        "credentials for ICAP services overflow the buffer for their encoded form",
         Exposure.OFF,
         "no ICAP service",
         None,
@@ -95,7 +95,7 @@ ADVISORIES = (
         None,
     ),
     Advisory(
-        "CVE-2026-32748", "an ICP answer ends Squid (use after free)", Exposure.OFF, _NO_PEERS, None, None, (7, 5)
+        "CVE-2026-32748", "an ICP answer crashes Squid (use after free)", Exposure.OFF, _NO_PEERS, None, None, (7, 5)
     ),
     Advisory("CVE-2026-50012", "the cache digest of another cache", Exposure.OFF, _NO_PEERS, 6, 2, None),
     Advisory(
@@ -107,7 +107,7 @@ ADVISORIES = (
         2,
         None,
     ),
-    Advisory("CVE-2026-33526", "an ICP query ends Squid (use after free)", Exposure.OFF, _NO_PEERS, 6, 2, (7, 5)),
+    Advisory("CVE-2026-33526", "an ICP query crashes Squid (use after free)", Exposure.OFF, _NO_PEERS, 6, 2, (7, 5)),
     Advisory("CVE-2026-33515", "an answer to an ICP query discloses memory", Exposure.OFF, _NO_PEERS, 6, 3, (7, 5)),
     Advisory(
         "CVE-2025-62168",
@@ -119,13 +119,13 @@ ADVISORIES = (
         None,
     ),
     Advisory("CVE-2025-59362", "a long SNMP identifier", Exposure.OFF, "SNMP is not switched on", 5, 1, None),
-    Advisory("CVE-2025-54574", "a URN overruns a buffer", Exposure.REFUSED, _ONLY_WEB, 3, 0, (6, 4)),
+    Advisory("CVE-2025-54574", "a URN overflows a buffer", Exposure.REFUSED, _ONLY_WEB, 3, 0, (6, 4)),
     Advisory("CVE-2024-45802", "ESI in an answer", Exposure.OFF, _NO_ESI, 5, 0, None),
     Advisory("CVE-2024-37894", "ESI variables", Exposure.OFF, _NO_ESI, 2, 0, None),
-    Advisory("CVE-2024-25111", "chunks without end overrun the stack", Exposure.OPEN, "part of HTTP", 1, 0, (6, 8)),
-    Advisory("CVE-2023-50269", "a long X-Forwarded-For ends Squid", Exposure.OPEN, "part of HTTP", 1, 0, None),
-    Advisory("CVE-2023-46846", "chunks are read with two meanings", Exposure.OPEN, "part of HTTP", 1, 0, None),
-    Advisory("CVE-2023-46728", "a Gopher server's answer ends Squid", Exposure.REFUSED, _ONLY_WEB, 5, 0, (6, 1)),
+    Advisory("CVE-2024-25111", "endless chunks overflow the stack", Exposure.OPEN, "part of HTTP", 1, 0, (6, 8)),
+    Advisory("CVE-2023-50269", "a long X-Forwarded-For crashes Squid", Exposure.OPEN, "part of HTTP", 1, 0, None),
+    Advisory("CVE-2023-46846", "chunks can be read in two ways", Exposure.OPEN, "part of HTTP", 1, 0, None),
+    Advisory("CVE-2023-46728", "a Gopher server's answer crashes Squid", Exposure.REFUSED, _ONLY_WEB, 5, 0, (6, 1)),
 )
 
 

@@ -59,7 +59,8 @@ def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
 
 
 def black_holes(probing: str | None, text: str | None, ports: Collection[int], root: bool) -> Iterator[Finding]:
-    """Check for black holes. *probing*: value of SYSCTL. *text*: output of ss, or None. *ports*: the proxy's ports."""
+    """Check for black holes. *probing*: value of SYSCTL. *text*: output of ss; None if ss fails. *ports*: the
+    proxy's ports."""
     if probing not in (None, "0"):
         yield ok(_CHECK, f"the kernel finds the packet size that each path carries ({SYSCTL} is {probing})")
         return

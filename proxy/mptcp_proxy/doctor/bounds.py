@@ -11,7 +11,7 @@ from pathlib import Path
 from mptcp_common.findings import Finding, ok, unseen, warn
 from mptcp_common.units import approximate_size, counted
 
-from ..configuration.source import Statement, last
+from ..configuration.source import Statement, last_with_value
 from .kernel import lasting_sysctl
 
 MEMORY_DIVISOR = 4
@@ -29,7 +29,7 @@ _UPLOADS, _NEW_CONNECTIONS = "memory for one client", "new connections"
 def connections_of_one_client(directives: Sequence[Statement]) -> int:
     """Return how many connections of one address a worker accepts according to squid.conf, at most one per
     descriptor."""
-    stated = last(directives, _DIRECTIVE)
+    stated = last_with_value(directives, _DIRECTIVE)
     if stated is None or not stated.words[1].isdigit():
         return DESCRIPTORS  # client_ip_max_connections -1 means no limit
     return min(int(stated.words[1]), DESCRIPTORS)
@@ -54,13 +54,15 @@ def unread_uploads(
     )
     if occupied <= bound:
         return ok(_UPLOADS, text)
-    smaller, remedies = min(maximum, RECEIVE_BUFFER), []
-    if smaller < maximum:
-        value = f"{min(minimum, smaller)} {min(initial, smaller)} {smaller}"
+    smaller_buffer, remedies = min(maximum, RECEIVE_BUFFER), []
+    if smaller_buffer < maximum:
+        value = f"{min(minimum, smaller_buffer)} {min(initial, smaller_buffer)} {smaller_buffer}"
         remedies.append(lasting_sysctl("net.ipv4.tcp_rmem", value))
-    if connections * workers * smaller > bound:
-        fewer = max(1, bound // (workers * smaller))
-        remedies.append(f"# in {file}: {_DIRECTIVE} {fewer}, maxconn of too_many below it; then: mptcp-proxy reload")
+    if connections * workers * smaller_buffer > bound:
+        fewer_connections = max(1, bound // (workers * smaller_buffer))
+        remedies.append(
+            f"# in {file}: {_DIRECTIVE} {fewer_connections}, maxconn of too_many below it; then: mptcp-proxy reload"
+        )
     name = (
         "a quarter of this host's memory"
         if bound < all_tcp

@@ -81,9 +81,9 @@ def netfilter(results: Results) -> Iterator[Finding]:
 
 _COUNTER_TEXTS = {
     "turns": "turns",
-    "cut_turns": "cut",
+    "cut_turns": "turns cut",
     "joined_writes": "writes joined",
-    "promised_writes": "promised",
+    "promised_writes": "writes promised",
     "late_writers": "late writers",
     "zero_reads": "reads of no bytes",
     "postponed_accepts": "clients that waited for a descriptor",
@@ -101,7 +101,11 @@ def library_features(
     off = switched_off(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
     missing = [name for name in needed_libraries(off) if name not in loaded]
     if missing:
-        why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and small writes are not joined"
+        why = (
+            _WITHOUT_LIBRARY[role]
+            if LISTEN in missing
+            else "clients do not take turns, and small writes are not joined"
+        )
         restart = f"systemctl restart mptcp-{role.value}"
         return fail(check, f"Squid runs without the preload library {' and '.join(missing)}", why, restart)
     features = ("fair-turns", *FEATURES)
@@ -114,12 +118,15 @@ def library_features(
 
 
 _CHANGES = {Role.PROXY: "a listener into an MPTCP listener", Role.RELAY: "a connection to a parent into one of MPTCP"}
-_WITHOUT = {Role.PROXY: "listeners are plain TCP", Role.RELAY: "connections to parents are plain TCP, over one path"}
+_WITHOUT_LIBRARY = {
+    Role.PROXY: "listeners are plain TCP",
+    Role.RELAY: "connections to parents are plain TCP, over one path",
+}
 
 
 def shim(results: Results, library: str, build_error: str, role: Role = Role.PROXY) -> Finding:
     """Report the preload library. *library*: its path. *build_error*: why the library is missing."""
-    why = f"without it Squid's {_WITHOUT[role]}"
+    why = f"without it Squid's {_WITHOUT_LIBRARY[role]}"
     if build_error:
         return fail("preload library", build_error, why, "apt install gcc libc6-dev && mptcp-proxy build-shim")
     if "shim" not in results:

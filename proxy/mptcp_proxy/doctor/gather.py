@@ -21,7 +21,7 @@ from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 from mptcp_common.yaml_document import parse_document
 
 from .. import ss
-from ..configuration.check import Checked, check_or_problem
+from ..configuration.check import CheckedConfiguration, check_or_problem
 from ..configuration.listeners import is_loopback
 from ..configuration.source import read_with_includes, statements
 from ..listening import listening_now
@@ -38,7 +38,7 @@ from .refused_paths import refused_paths
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "conf"
 _NFTABLES = "nftables/limit-new-connections.nft"
-_BOUNDS = (
+_CONNECTION_LIMIT_FILES = (
     Path("/usr/share/doc/mptcp-steering-proxy/examples", _NFTABLES),
     _CHECKOUT / _NFTABLES,
 )
@@ -95,16 +95,20 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield features.shim(results, library, build_error)
     if squid is not None:
         yield host.listeners(squid)
-    yield from instance(checked, str(configuration), places, Role.PROXY, library)
-    yield from _bounds(checked, str(configuration), places, unreadable)
+    yield from instance_findings(checked, str(configuration), places, Role.PROXY, library)
+    yield from _bound_findings(checked, str(configuration), places, unreadable)
 
 
-def _ports_of_clients(checked: Checked) -> set[int]:
+def _ports_of_clients(checked: CheckedConfiguration) -> set[int]:
     return {listener.port for listener in checked.listeners if not is_loopback(listener.host)}
 
 
 def _throttler_findings(
-    settings: Path, status: dict[str, Any] | None, answer: throttler.Answer, ports: Collection[int], squid_conf: str
+    settings: Path,
+    status: dict[str, Any] | None,
+    answer: throttler.CommandResult,
+    ports: Collection[int],
+    squid_conf: str,
 ) -> Iterator[Finding]:
     exists = reading.is_hidden(str(settings)) or reading.exists(settings)
     checked = _throttler("check", "--config", str(settings))[0] if exists else None
@@ -115,7 +119,9 @@ def _throttler_findings(
     yield from throttler.ports(ports, throttler.listen_ports(status, text), squid_conf, settings)
 
 
-def _refused_paths(settings: Path, configuration: Path, checked: Checked, places: Places) -> Iterator[Finding]:
+def _refused_paths(
+    settings: Path, configuration: Path, checked: CheckedConfiguration, places: Places
+) -> Iterator[Finding]:
     settings_data = parse_document(reading.text(str(settings)), "").data
     policy = settings_data.get("policy") if isinstance(settings_data, dict) else None
     if checked.errors or not isinstance(policy, str):
@@ -127,22 +133,26 @@ def _refused_paths(settings: Path, configuration: Path, checked: Checked, places
         yield from refused_paths(reading.text(str(settings.parent / policy)), directives, str(configuration))
 
 
-def _bounds(checked: Checked, file: str, places: Places, unreadable: str) -> Iterator[Finding]:
+def _bound_findings(checked: CheckedConfiguration, file: str, places: Places, unreadable: str) -> Iterator[Finding]:
     connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
     if checked.lines and len(sizes) == 3 and not unreadable:
         minimum, initial, maximum = map(int, sizes)
-        page = os.sysconf("SC_PAGE_SIZE")
-        memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
+        page_size = os.sysconf("SC_PAGE_SIZE")
+        memory, pages = os.sysconf("SC_PHYS_PAGES") * page_size, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
         # tcp_mem exists only in the initial network namespace.
-        all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
+        all_tcp = int(pages[1]) * page_size if len(pages) == 3 else memory
         count = checked.workers.count
         yield bounds.unread_uploads(connections, count, (minimum, initial, maximum), memory, all_tcp, file)
     table_listing = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
-    yield bounds.new_connections(table_listing, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
+    yield bounds.new_connections(
+        table_listing, next((path for path in _CONNECTION_LIMIT_FILES if path.exists()), _CONNECTION_LIMIT_FILES[0])
+    )
 
 
-def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
+def instance_findings(
+    checked: CheckedConfiguration, file: str, places: Places, role: Role, library: str
+) -> Iterator[Finding]:
     """Yield the findings about one instance of either role: configuration *file*, ports, limits."""
     profiles = "/sys/kernel/security/apparmor/profiles"
     yield host.apparmor(
@@ -239,7 +249,7 @@ def _interface_name(index: int) -> str:
         return ""  # the interface has been removed
 
 
-def _throttler_status(settings: Path) -> tuple[dict[str, Any] | None, throttler.Answer]:
+def _throttler_status(settings: Path) -> tuple[dict[str, Any] | None, throttler.CommandResult]:
     answer, text = _throttler("status", "--json", "--brief", "--config", str(settings))
     try:
         status: dict[str, Any] = json.loads(text)
@@ -248,10 +258,10 @@ def _throttler_status(settings: Path) -> tuple[dict[str, Any] | None, throttler.
     return status, answer
 
 
-def _throttler(*arguments: str) -> tuple[throttler.Answer, str]:
+def _throttler(*arguments: str) -> tuple[throttler.CommandResult, str]:
     command = [sys.executable, "-I", "-m", "mptcp_throttler.cli", *arguments]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return throttler.Answer(1, f"mptcp-throttler {arguments[0]}: {error}"), ""
-    return throttler.Answer(answer.returncode, answer.stderr, os.geteuid() == 0), answer.stdout
+        return throttler.CommandResult(1, f"mptcp-throttler {arguments[0]}: {error}"), ""
+    return throttler.CommandResult(answer.returncode, answer.stderr, os.geteuid() == 0), answer.stdout

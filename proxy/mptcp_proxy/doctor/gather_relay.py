@@ -17,21 +17,21 @@ from mptcp_common.findings import Finding
 from mptcp_common.reasons import reason
 
 from .. import given_up, shim
-from ..configuration.check import Checked, check_or_problem
+from ..configuration.check import CheckedConfiguration, check_or_problem
 from ..configuration.source import statements
-from ..connection_counts import counts_now, subflows_now
+from ..connection_counts import count_subflows_now, counts_now
 from ..parents import targets
 from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
 from ..squid import find_squid
 from . import features, host, kernel, reading, relay
 from .advisories import PACKAGES, advisories, package_version
-from .gather import instance, own_processes
+from .gather import instance_findings, own_processes
 from .relay import Attempt, Uplink
 
 _CONNECT_SECONDS, _JOIN_SECONDS = 5.0, 5.0
 """Maximum seconds to open a connection, and then to open its second subflow."""
-_INTERVAL = 0.05
+_SUBFLOW_CHECK_INTERVAL = 0.05
 """Seconds between checks for a second subflow."""
 _SOL_MPTCP, _MPTCP_INFO, _FALLBACK = 284, 1, 1
 """Constants of linux/mptcp.h. The first byte of struct mptcp_info is the number of additional subflows, bytes 8 to 11
@@ -59,10 +59,10 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     yield features.shim(results, library, build_error, Role.RELAY)
     yield host.squid(squid)
     yield from advisories(package_version(reading.output(*PACKAGES)) or (squid.version if squid else ""))
-    yield from instance(checked, str(configuration), places, Role.RELAY, library)
+    yield from instance_findings(checked, str(configuration), places, Role.RELAY, library)
 
 
-def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> Iterator[Finding]:
+def _uplinks_and_parents(checked: CheckedConfiguration, places: Places, unreadable: str) -> Iterator[Finding]:
     targets_by_parent: dict[str, Sequence[str]] = {}
     errors: dict[str, str] = {}
     for parent in checked.parents:
@@ -82,11 +82,11 @@ def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> I
     ]
     yield relay.routes(routes, _used_tables())
     attempts = {
-        name: [_attempt(target) for target in targets_of_parent]
+        name: [_try_connection(target) for target in targets_of_parent]
         for name, targets_of_parent in targets_by_parent.items()
     }
-    in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
-    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.current_counts(), in_force)
+    has_given_up = any(attempt.given_up for each in attempts.values() for attempt in each)
+    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.current_counts(), has_given_up)
     if not checked.parents:
         yield relay.no_parent(unreadable)
     for parent in checked.parents:
@@ -96,15 +96,15 @@ def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> I
         all_targets = [target for each in targets_by_parent.values() for target in each]
         library_list = reading.text(str(places.parents)).split()
         counts = counts_now(all_targets) if os.geteuid() == 0 else None
-        yield from relay.running(library_list, all_targets, _without_library(pids), counts)
-        yield relay.alive(*current_states(checked.listeners), ADVICE)
+        yield from relay.running_relay(library_list, all_targets, _without_library(pids), counts)
+        yield relay.parent_states(*current_states(checked.listeners), ADVICE)
 
 
 def _addresses(targets: Iterable[str]) -> list[str]:
     return [target.rpartition(":")[0].strip("[]") for target in dict.fromkeys(targets)]
 
 
-def _outgoing_addresses(checked: Checked, places: Places) -> list[str]:
+def _outgoing_addresses(checked: CheckedConfiguration, places: Places) -> list[str]:
     addresses: list[str] = []
     for statement in statements(checked.lines, places.service_name):
         match statement.words:
@@ -194,7 +194,7 @@ def _without_library(pids: frozenset[int]) -> int:
     return sum("/squid" in text and shim.LISTEN not in text for text in maps)
 
 
-def _attempt(target: str) -> Attempt:
+def _try_connection(target: str) -> Attempt:
     address, _, port = target.rpartition(":")
     watch = given_up.Watch()
     family = socket.AF_INET6 if address.startswith("[") else socket.AF_INET
@@ -207,7 +207,7 @@ def _attempt(target: str) -> Attempt:
             connection.sendall(b"\r\n")
             # The counter may count another connection at the same time, but that also shows that the kernel has given
             # up.
-            return replace(_subflows(connection, target), given_up=watch.in_force() is not None)
+            return replace(_subflows(connection, target), given_up=watch.new_counts() is not None)
     except OSError as error:
         return Attempt(target, reason(error))
 
@@ -216,7 +216,7 @@ def _subflows(connection: socket.socket, target: str) -> Attempt:
     deadline = time.monotonic() + _JOIN_SECONDS
     subflows = 1
     while time.monotonic() < deadline and subflows < 2:
-        time.sleep(_INTERVAL)
+        time.sleep(_SUBFLOW_CHECK_INTERVAL)
         try:
             info = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 256)
         except OSError:
@@ -226,7 +226,7 @@ def _subflows(connection: socket.socket, target: str) -> Attempt:
             return Attempt(target)
         if info[0]:
             # The kernel counts a subflow from its first packet on, even if the parent does not answer.
-            answered = subflows_now(target, int.from_bytes(info[12:16], sys.byteorder))
+            answered = count_subflows_now(target, int.from_bytes(info[12:16], sys.byteorder))
             if not answered and os.geteuid() != 0:
                 # Older kernels show the connection of a subflow only with CAP_NET_ADMIN.
                 return Attempt(target, multipath=True, subflows=None)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
 
-from ..configuration.check import NO_SQUID, Checked
-from ..listening import Listening, socket_in_the_way
+from ..configuration.check import NO_SQUID, CheckedConfiguration
+from ..listening import ListeningSocket, socket_in_the_way
 from ..places import Role
 from ..reloads import Outcome
 from ..shim import TURNS
@@ -47,14 +47,14 @@ def listeners(found: Squid) -> Finding:
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
-def unreadable_file(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
+def unreadable_file(checked: CheckedConfiguration, is_hidden: Callable[[str], bool]) -> str:
     """Return the name of a file of the configuration that this user may not read, or an empty string. *is_hidden*:
     return whether this user may not read a file."""
     file_names = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
     return next((name for name in file_names if is_hidden(name)), "")
 
 
-def configuration(checked: Checked, file: str, role: Role, unreadable: str = "") -> Finding:
+def configuration(checked: CheckedConfiguration, file: str, role: Role, unreadable: str = "") -> Finding:
     """Check the configuration. *unreadable*: a file of it that this user may not read, or empty."""
     if unreadable:
         return unseen("configuration", f"whether {file} is good, because you may not read {unreadable}")
@@ -77,10 +77,10 @@ def configuration(checked: Checked, file: str, role: Role, unreadable: str = "")
     )
 
 
-def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: str, role: Role) -> Finding:
+def last_reload(outcome: Outcome | None, why_unknown: str, file: str, service_name: str, role: Role) -> Finding:
     """Check the last reload. *outcome*: the outcome of this instance; None if the instance does not run, or if the
-    outcome is unknown for the reason *unknown*."""
-    if unknown:
+    outcome is unknown for the reason *why_unknown*."""
+    if why_unknown:
         return unseen(_RELOAD, f"whether the running {role.value} uses the settings of its file")
     if outcome is None:
         return ok(_RELOAD, f"no {role.value} with the name {service_name} runs")
@@ -122,9 +122,9 @@ def free_space(directory: Path, is_full: bool, consequence: str, remedy: str) ->
     return ok(check, "its file system is not full")
 
 
-def apparmor(profiles: str | None, local: str, library: str, service_name: str) -> Finding:
-    """Check AppArmor. *profiles*: /sys/kernel/security/apparmor/profiles, None if hidden. *local*:
-    /etc/apparmor.d/local/usr.sbin.squid."""
+def apparmor(profiles: str | None, local_rules: str, library: str, service_name: str) -> Finding:
+    """Check AppArmor. *profiles*: content of /sys/kernel/security/apparmor/profiles; None if hidden.
+    *local_rules*: content of /etc/apparmor.d/local/usr.sbin.squid."""
     if profiles is None:
         return unseen("AppArmor", "whether a profile for Squid is enforced")
     enforced = re.search(r"^(?:/usr/sbin/)?squid \(enforce\)$", profiles, re.MULTILINE)
@@ -135,7 +135,7 @@ def apparmor(profiles: str | None, local: str, library: str, service_name: str) 
         f"/{{,var/}}run/{service_name}/** rwk,",
         f"/var/log/{service_name}/** rwk,",
     )
-    missing = [rule for rule in needed if rule.split()[0] not in local]
+    missing = [rule for rule in needed if rule.split()[0] not in local_rules]
     if not missing:
         return ok("AppArmor", "Squid's profile allows the preload libraries and the proxy's directories")
     lines = " ".join(f"'{rule}'" for rule in missing)
@@ -149,23 +149,23 @@ def apparmor(profiles: str | None, local: str, library: str, service_name: str) 
 
 
 def ports(
-    checked: Checked,
-    sockets: Iterable[Listening],
-    own: frozenset[int],
+    checked: CheckedConfiguration,
+    sockets: Iterable[ListeningSocket],
+    own_pids: frozenset[int],
     root: bool,
     role: Role = Role.PROXY,
     in_force: Collection[int] = (),
 ) -> Iterator[Finding]:
-    """Check each port. *own*: processes of the running proxy, which listens on the ports *in_force*."""
+    """Check each port. *own_pids*: processes of the running proxy, which listens on the ports *in_force*."""
     all_sockets = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
-        owner = socket_in_the_way(listener.host, listener.port, all_sockets)
-        if owner and own.intersection(owner.pids) and owner.mptcp:
+        found = socket_in_the_way(listener.host, listener.port, all_sockets)
+        if found and own_pids.intersection(found.pids) and found.mptcp:
             yield ok(name, "the running proxy listens on it over Multipath TCP")
-        elif owner and own.intersection(owner.pids) and role is Role.RELAY:
+        elif found and own_pids.intersection(found.pids) and role is Role.RELAY:
             yield ok(name, "the running relay listens on it")
-        elif owner and own.intersection(owner.pids):
+        elif found and own_pids.intersection(found.pids):
             yield fail(
                 name,
                 "the running proxy listens on it over plain TCP",
@@ -173,17 +173,17 @@ def ports(
                 "journalctl -u mptcp-proxy --grep mptcp_listen   # shows the reason; then: systemctl restart"
                 " mptcp-proxy",
             )
-        elif owner and not owner.pids and not root:
-            yield unseen(name, f"which process listens on it{', over Multipath TCP' if owner.mptcp else ''}")
-        elif owner:
-            command = f"kill {owner.pids[0]}" if owner.pids else f"ss -ltnp 'sport = :{listener.port}'"
+        elif found and not found.pids and not root:
+            yield unseen(name, f"which process listens on it{', over Multipath TCP' if found.mptcp else ''}")
+        elif found:
+            command = f"kill {found.pids[0]}" if found.pids else f"ss -ltnp 'sport = :{listener.port}'"
             yield fail(
                 name,
-                f"{owner} listens on it",
+                f"{found} listens on it",
                 "the proxy cannot listen on it as well",
                 f"{command}   # or another http_port in line {listener.statement.number} of {listener.statement.file}",
             )
-        elif own and listener.port in in_force:
+        elif own_pids and listener.port in in_force:
             unit = f"mptcp-{role.value}"
             yield fail(
                 name,
@@ -198,9 +198,9 @@ def ports(
             yield ok(name, "free")
 
 
-def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -> Iterator[Finding]:
+def transparent(checked: CheckedConfiguration, packet_filter: str | None, delivers_locally: bool) -> Iterator[Finding]:
     """Check that each transparent listener gets its connections. *packet_filter*: the output of nft and iptables-save;
-    None if unknown. *delivering*: whether a routing rule delivers marked packets for any address to this host."""
+    None if unknown. *delivers_locally*: whether a routing rule delivers marked packets for any address to this host."""
     for listener in checked.listeners:
         if "tproxy" not in listener.options:
             continue
@@ -209,7 +209,7 @@ def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -
             yield unseen(name, "whether a packet filter redirects connections to it")
         elif not re.search(rf"tproxy (?:ip6? )?to \S*:{port}\b|TPROXY .*--on-port {port}\b", packet_filter):
             yield fail(name, "no packet filter redirects connections to it", "clients bypass it", "docs/transparent.md")
-        elif not delivering:
+        elif not delivers_locally:
             text = "no rule with a mark selects a table with: local default dev lo"
             yield fail(name, text, "marked packets are forwarded, and bypass the proxy", "docs/transparent.md")
         else:

@@ -43,7 +43,7 @@ _WITHOUT_BBR = {
 _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 
-_WITHOUT = {
+_WITHOUT_MPTCP = {
     Role.PROXY: "clients get plain TCP, over only one path",
     Role.RELAY: "parents are reached over plain TCP, over only one uplink",
 }
@@ -51,7 +51,7 @@ _WITHOUT = {
 
 def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Finding:
     """Check for MPTCP sockets. *error*: errno of socket(2) with IPPROTO_MPTCP, or None."""
-    why = _WITHOUT[role]
+    why = _WITHOUT_MPTCP[role]
     if error is None:
         return ok(_SOCKET, f"Linux {release} supports MPTCP sockets")
     if error == errno.ENOPROTOOPT:
@@ -65,7 +65,7 @@ def mptcp_socket(error: int | None, release: str, role: Role = Role.PROXY) -> Fi
 
 def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Iterator[Finding]:
     """Check sysctls. *values*: values by name, without the sysctls that this kernel lacks. *steers*: whether the
-    throttler uses the user-space path manager, which it needs for rules that prefer paths in an order; None if
+    throttler uses the user-space path manager, which it needs for rules that steer by order; None if
     unknown."""
     if values.get("net.mptcp.allow_join_initial_addr_port", "1") == "0":
         yield fail(
@@ -121,7 +121,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield warn(
             "sysctl path manager",
             f"the path manager is {manager}, not the kernel's",
-            "without a daemon for it (mptcpd, or the throttler with an order of paths), joins are rarely accepted",
+            "without a daemon for it (mptcpd, or a policy that steers by order), joins are rarely accepted",
             f"mptcp-throttler cleanup; {lasting_sysctl(key, value)}",
         )
     else:
@@ -152,7 +152,7 @@ def path_manager_limits(text: str) -> Finding:
 def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) -> Finding:
     """Check the proxy's endpoints. *found*: the output of ``ip -j mptcp endpoint show``. *listening*: addresses of the
     proxy's listeners, in the form of ss(8)."""
-    opening = [each for each in found if each.get("subflow") or each.get("fullmesh")]
+    subflow_endpoints = [each for each in found if each.get("subflow") or each.get("fullmesh")]
     everywhere = {"*", "0.0.0.0", "[::]"} & set(listening)
     without_listener = [
         each
@@ -162,12 +162,12 @@ def endpoints(found: Sequence[Mapping[str, Any]], listening: Collection[str]) ->
         and not everywhere
         and not {each["address"], f"[{each['address']}]"} & set(listening)
     ]
-    if opening:
+    if subflow_endpoints:
         return warn(
             _ENDPOINTS,
-            f"the proxy opens subflows to its clients from {_addresses(opening)}",
+            f"the proxy opens subflows to its clients from {_addresses(subflow_endpoints)}",
             "clients are behind NATs and firewalls, and the throttler does not cap subflows that the proxy opened",
-            _deletions(opening),
+            _deletions(subflow_endpoints),
         )
     if without_listener and listening:
         return warn(
@@ -191,9 +191,9 @@ def _deletions(endpoints: Sequence[Mapping[str, Any]]) -> str:
 def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -> Finding:
     """Check rp_filter. *values*: net.ipv4.conf.NAME.rp_filter by NAME. *interfaces*: interfaces that have an address,
     without lo."""
-    general = values.get("all", 0)
+    for_all = values.get("all", 0)
     # ip-sysctl.rst: the larger of "all" and the interface's own value applies; 1 is strict.
-    strict = sorted(name for name in interfaces if max(general, values.get(name, 0)) == 1)
+    strict = sorted(name for name in interfaces if max(for_all, values.get(name, 0)) == 1)
     if len(interfaces) < 2 or not strict:
         return ok("rp_filter", "strict reverse-path filtering drops no subflow")
     # In a name, sysctl(8) exchanges dots and slashes, so a dot of an interface name (VLANs) is written as a slash.

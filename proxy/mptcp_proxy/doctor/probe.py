@@ -36,20 +36,20 @@ connection.connect_ex(("127.0.0.1", 3128))
 print(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL))
 """,
 }
-_VARIABLE = {Role.PROXY: ("MPTCP_LISTEN_PORTS", "3128"), Role.RELAY: ("MPTCP_PARENTS", "127.0.0.1:3128")}
+_LIBRARY_VARIABLE = {Role.PROXY: ("MPTCP_LISTEN_PORTS", "3128"), Role.RELAY: ("MPTCP_PARENTS", "127.0.0.1:3128")}
 
 
-def _mptcp() -> None:
+def _create_mptcp_socket() -> None:
     socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
 
 
-def _shim(library: str, role: Role) -> None:
+def _use_library(library: str, role: Role) -> None:
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-probe-") as directory:
         # Copy the library, as "run" does, because LD_PRELOAD cannot contain every path.
         copy = shutil.copy(library, directory)
         answer = subprocess.run(
             [sys.executable, "-I", "-c", _REPORT_PROTOCOL[role]],
-            env={**os.environ, "LD_PRELOAD": copy, **dict([_VARIABLE[role]])},
+            env={**os.environ, "LD_PRELOAD": copy, **dict([_LIBRARY_VARIABLE[role]])},
             capture_output=True,
             text=True,
             timeout=30,
@@ -60,10 +60,10 @@ def _shim(library: str, role: Role) -> None:
 
 
 def main() -> None:
-    trials: dict[str, Callable[[], None]] = {"mptcp": _mptcp}
+    trials: dict[str, Callable[[], None]] = {"mptcp": _create_mptcp_socket}
     role = Role(sys.argv[1])
     if len(sys.argv) > 2:
-        trials["shim"] = lambda: _shim(sys.argv[2], role)
+        trials["shim"] = lambda: _use_library(sys.argv[2], role)
     print(json.dumps(attempt(trials)))
 
 

@@ -36,13 +36,13 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
     if not refused:
         yield ok(_CHECK, f"{file} allows clients of each path of the policy")
         return
-    named = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
+    refused_clients = ", ".join(f"{prefix} (path {path})" for path, prefix in refused)
     networks = " ".join(dict.fromkeys(prefix for _, prefix in refused))
     name = "clients" if _allows_clients_list(directives) else "path_clients"
     rule = "" if name == "clients" else f' and, before "http_access deny all", the line: http_access allow {name}'
     yield warn(
         _CHECK,
-        f"no http_access of {file} allows {named}",
+        f"no http_access of {file} allows {refused_clients}",
         "a client whose first subflow comes over such a path is refused (403)",
         f"add to {file} the line: acl {name} src {networks}{rule}; then: mptcp-proxy reload",
     )
@@ -50,7 +50,7 @@ def refused_paths(policy: str, directives: Sequence[Statement], file: str) -> It
 
 def _is_allowed(prefix: str, allowed: Addresses) -> bool:
     try:
-        return bool(Addresses.of(prefix) & allowed)
+        return bool(Addresses.from_prefixes(prefix) & allowed)
     except ValueError:
         return True  # the policy has a mistake, which is reported elsewhere
 

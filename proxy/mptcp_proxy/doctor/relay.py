@@ -85,18 +85,18 @@ def limit(subflows: int | None) -> Finding:
     return ok(_LIMIT, f"up to {counted(subflows, 'additional subflow')} for each connection")
 
 
-def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> Finding:
+def blackhole(seconds: str | None, counts: given_up.GivenUpCounts, in_force: bool) -> Finding:
     """Check whether the kernel gives up Multipath TCP. *seconds*: net.mptcp.blackhole_timeout (Linux 6.12,
     mptcp-sysctl.rst); None if the kernel lacks it. *in_force*: whether the kernel has given up at this moment."""
     key = given_up.SYSCTL
-    counted_text = (
+    counts_text = (
         f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} used plain TCP for this reason"
         f" since boot ({given_up.CONNECTIONS})"
     )
     if in_force:
         return fail(
             _BLACKHOLE,
-            f"the kernel has given up Multipath TCP for {key} = {seconds} s or a multiple of it: {counted_text}",
+            f"the kernel has given up Multipath TCP for {key} = {seconds} s or a multiple of it: {counts_text}",
             "the kernel got an answer only without Multipath TCP, which an outage of a few seconds can cause;"
             f" until this time has passed, {_ONE_PATH}",
             f"{lasting_sysctl(key, '0')}   # makes the kernel try again at once",
@@ -105,7 +105,7 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
         return ok(_BLACKHOLE, "the kernel does not give up Multipath TCP when an uplink fails for a moment")
     return warn(
         _BLACKHOLE,
-        f"{key} is {seconds}; not in force now" + (f": {counted_text}" if counts.times else ""),
+        f"{key} is {seconds}; not in force now" + (f": {counts_text}" if counts.times else ""),
         "if an uplink recovers just as the kernel tries without Multipath TCP, it suspects a firewall, and"
         f" reaches the parents over plain TCP for {seconds} s, longer the next time",
         lasting_sysctl(key, "0"),
@@ -228,7 +228,7 @@ def no_parent(unreadable: str) -> Finding:
     return fail("parents", "no parent", "a relay sends every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
-def running(
+def running_relay(
     listed: Sequence[str], targets: Sequence[str], without_library: int, counts: ConnectionCounts | None
 ) -> Iterator[Finding]:
     """Check a running relay. *listed*: addresses in the preload library's list. *targets*: addresses of the parents.
@@ -269,7 +269,7 @@ def running(
         yield ok(check, f"{counted(counts.total, 'connection')} to parents{paths_text}, none over plain TCP")
 
 
-def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:
+def parent_states(states: Mapping[str, bool], error: str, advice: str) -> Finding:
     """Check which parents Squid considers dead. *states*: whether each parent is up, by name. *error*: why Squid does
     not answer."""
     check = "parents, to Squid"

@@ -22,7 +22,7 @@ _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """The result of a ``mptcp-throttler`` command: its exit status and stderr."""
 
     status: int
@@ -35,7 +35,7 @@ class Answer:
         return not self.root and self.status != 0 and any(each in self.errors for each in _DENIED)
 
 
-def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
+def settings(file: Path, checked: CommandResult | None, examples: tuple[Path, Path]) -> Finding:
     """Check the throttler's settings. *checked*: result of ``mptcp-throttler check``; None if *file* is missing.
     *examples*: example files of settings and of a policy."""
     if checked is None:
@@ -62,7 +62,7 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
     )
 
 
-def daemon(status: Mapping[str, Any] | None, answer: Answer) -> Finding:
+def daemon(status: Mapping[str, Any] | None, answer: CommandResult) -> Finding:
     """Check the daemon. *status*: the output of ``mptcp-throttler status --json --brief``; None if the daemon does not
     answer, for the reason in *answer*."""
     if status is None:
@@ -91,8 +91,8 @@ def listen_ports(status: Mapping[str, Any] | None, settings: str) -> tuple[int, 
     data = parse_document(settings, "").data
     if data is None:
         return ()
-    named = data.get("listen_ports", [PROXY_PORT])
-    return tuple(each for each in named if isinstance(each, int)) if isinstance(named, list) else ()
+    configured = data.get("listen_ports", [PROXY_PORT])
+    return tuple(each for each in configured if isinstance(each, int)) if isinstance(configured, list) else ()
 
 
 def ports(
@@ -111,7 +111,7 @@ def ports(
     missing, covered, all_ports = (", ".join(map(str, sorted(each))) for each in sets)
     yield warn(
         _PORTS,
-        f"{squid_conf} or an announced address has {missing}, but the throttler covers only {covered}",
+        f"{squid_conf} or an announced address has port {missing}, but the throttler covers only {covered}",
         f"no client of {missing} is capped",
         f"add {missing} to listen_ports of {settings}, as in listen_ports: [{all_ports}]; "
         "systemctl restart mptcp-throttler",

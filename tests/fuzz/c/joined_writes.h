@@ -79,7 +79,7 @@ static void poll_loop(struct stream *streams, int loop, int wait)
 	for (int fd = 0; fd < DESCRIPTORS && joined_count > 0; fd++) {
 		struct joined *joined = descriptors[fd].joined;
 
-		assert(joined == NULL || (joined->fd == fd && all_joined[joined->place] == joined));
+		assert(joined == NULL || (joined->fd == fd && all_joined[joined->index] == joined));
 	}
 }
 
@@ -101,7 +101,7 @@ static void open_streams(struct stream *streams, int loop)
 		length = sizeof from;
 		assert(connect(streams[i].client, (struct sockaddr *)&address, sizeof address) == 0);
 		streams[i].server = accept4(listener, (struct sockaddr *)&from, &length, SOCK_NONBLOCK);
-		assert(streams[i].server >= 0 && is_clients(streams[i].server));
+		assert(streams[i].server >= 0 && belongs_to_client(streams[i].server));
 		poll_for(&streams[i], loop, EPOLLIN | EPOLLOUT);
 	}
 }

@@ -59,8 +59,8 @@ MUTANTS = [
     ("turns/fair_turns.c", "descriptors[fd].place = 0;", ";"),
     ("turns/fair_turns.c", "--client->descriptor_count > 0", "client->descriptor_count > 0"),
     ("turns/fair_turns.c", "fd < -1", "fd < 0"),
-    ("turns/fair_turns.c", "share * found <= room ? share : room / found", "share"),
-    ("turns/fair_turns.c", "EVENTS_PER_TURN / found > 1 ? EVENTS_PER_TURN / found : 1", "EVENTS_PER_TURN"),
+    ("turns/fair_turns.c", "share * ready_count <= room ? share : room / ready_count", "share"),
+    ("turns/fair_turns.c", "EVENTS_PER_TURN / ready_count > 1 ? EVENTS_PER_TURN / ready_count : 1", "EVENTS_PER_TURN"),
     ("turns/fair_turns.c", "n < accepts && count < max", "n < accepts"),
     ("turns/fair_turns.c", "n < accepts && count < max", "n <= accepts && count < max"),
     ("turns/fair_turns.c", "!descriptors[fd].is_listener", "false"),
@@ -76,11 +76,11 @@ MUTANTS = [
     ("turns/joined_writes.c", "share_place(joined->fd, copy);", ";"),
     ("turns/joined_writes.c", "ended_copies[ended_count++] = joined->fd;", ";"),
     ("turns/joined_writes.c", "events[i].events &= ~EPOLLOUT;", ";"),
-    ("turns/joined_writes.c", "all_joined[joined->place]->place = joined->place;", ";"),
+    ("turns/joined_writes.c", "all_joined[joined->index]->index = joined->index;", ";"),
     (
         "turns/joined_writes.c",
-        "descriptors[joined->fd].joined = NULL;\n\tall_joined[joined->place] = all_joined[--joined_count];",
-        "all_joined[joined->place] = all_joined[--joined_count];",
+        "descriptors[joined->fd].joined = NULL;\n\tall_joined[joined->index] = all_joined[--joined_count];",
+        "all_joined[joined->index] = all_joined[--joined_count];",
     ),
     ("turns/may_write.c", "\t\tevents |= EPOLLOUT;", ";"),
     ("turns/joined_writes.c", "waiting_count -= descriptors[fd].joined->waits_for_kernel;", ";"),
@@ -89,7 +89,7 @@ MUTANTS = [
     ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
 """For each mutant: the file, a statement or an expression in it, and its replacement."""
-SLOW = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->place]->place = joined->place;")
+SLOW = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->index]->index = joined->index;")
 """Original texts of mutants that are slow, because they wait for an event that never occurs."""
 
 

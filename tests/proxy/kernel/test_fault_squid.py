@@ -301,7 +301,7 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
             wait_until(lambda: lost(clients) > 100, "requests are not logged", timeout=LONG_LIMIT)
             assert (worker_pids_by_name(proxy.process), clients.failed_requests()) == (before, [])
             wait_until(
-                lambda: "requests are served without a line" in proxy.process.output(),
+                lambda: "requests are served without a log line" in proxy.process.output(),
                 "the supervisor logs it",
                 timeout=LONG_LIMIT,
             )

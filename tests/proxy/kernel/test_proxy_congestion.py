@@ -76,4 +76,4 @@ def test_missing_congestion_control_is_logged_and_the_proxy_runs(testbed: Testbe
     assert (download.status, download.sha256) == (200, origin.digests[FILE])
     # Each worker binds its own listener and logs the line once.
     (line,) = {line for line in proxy.process.output().splitlines() if "mptcp_listen" in line}
-    assert "no congestion control nonesuch for MPTCP, the host's default is used: No such file" in line
+    assert "cannot use congestion control nonesuch for MPTCP, the host's default is used: No such file" in line

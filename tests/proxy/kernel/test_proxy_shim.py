@@ -459,7 +459,10 @@ report(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
     )
     assert found == {"a": MPTCP, "b": MPTCP, "host": True}
     assert preloaded.stderr.count("\n") == 1
-    assert f"mptcp_listen: no congestion control {name} for MPTCP, the host's default is used: " in preloaded.stderr
+    assert (
+        f"mptcp_listen: cannot use congestion control {name} for MPTCP, the host's default is used: "
+        in preloaded.stderr
+    )
 
 
 NAME_OF_LISTENER = """

@@ -39,18 +39,18 @@ def test_arithmetic_agrees_with_sets(left: list[tuple[int, int]], right: list[tu
 
 
 def test_ipv4_address_equals_its_ipv6_form() -> None:
-    assert Addresses.of("10.0.0.0/8") == Addresses.of("::ffff:10.0.0.0/104")
-    assert Addresses.of("0.0.0.0/0") == Addresses.of("::ffff:0:0/96")
+    assert Addresses.from_prefixes("10.0.0.0/8") == Addresses.from_prefixes("::ffff:10.0.0.0/104")
+    assert Addresses.from_prefixes("0.0.0.0/0") == Addresses.from_prefixes("::ffff:0:0/96")
     assert IPV4.all.count == 1 << 32
     assert IPV4.public.count < IPV4.all.count
-    assert not IPV4.public & Addresses.of("10.1.2.3", "127.0.0.1", "192.168.7.7")
-    assert not IPV6.public & Addresses.of("fe80::/10", "fc00::/7", "::1")
+    assert not IPV4.public & Addresses.from_prefixes("10.1.2.3", "127.0.0.1", "192.168.7.7")
+    assert not IPV6.public & Addresses.from_prefixes("fe80::/10", "fc00::/7", "::1")
 
 
 def test_all_addresses_and_the_empty_set() -> None:
     assert EVERYBODY - NOBODY == EVERYBODY
     assert EVERYBODY - EVERYBODY == NOBODY
-    assert Addresses.common([]) == EVERYBODY
+    assert Addresses.intersection([]) == EVERYBODY
     assert Addresses.union([]) == NOBODY
     with pytest.raises(ValueError, match="is after"):
         Addresses.between(ip_address("10.0.0.2"), ip_address("10.0.0.1"))

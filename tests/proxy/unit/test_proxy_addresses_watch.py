@@ -116,11 +116,11 @@ def test_further_changes_cause_no_additional_trials(host: Host) -> None:
 
 def test_slow_trials_are_repeated_less_often(host: Host) -> None:
     """Defect: a trial that took the maximum time was repeated without a pause, forever."""
-    host.obstacle, host.trial_seconds = "Squid does not read it within 60 s", 60.0
+    host.obstacle, host.trial_seconds = "Squid does not read its configuration within 60 s", 60.0
     host.advance_to(2000.0)
     # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
     assert host.trials == 11
-    assert host.problems.text.startswith("Squid does not read it within 60 s; for now")
+    assert host.problems.text.startswith("Squid does not read its configuration within 60 s; for now")
 
 
 def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

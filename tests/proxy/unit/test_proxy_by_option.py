@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.findings import Status
-from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.check import CheckedConfiguration
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 from mptcp_proxy.configuration.workers import Workers
@@ -21,9 +21,9 @@ SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 DEBIANS_SQUID, PATCHED_SQUID = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", has_mptcp_option=True)
 
 
-def checked_configuration(*texts: str) -> Checked:
+def checked_configuration(*texts: str) -> CheckedConfiguration:
     lines = tuple(PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1))
-    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
+    return CheckedConfiguration(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_option_is_added_once_without_changed_line_numbers(texts: list[str], lin
 
 def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
     lines, _ = read(SHIPPED, "n")
-    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
+    checked = CheckedConfiguration(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
     pairs = zip(checked.render(2).splitlines(), checked.render(2, mptcp_option=True).splitlines(), strict=True)
     ((before, after),) = (pair for pair in pairs if pair[0] != pair[1])
     assert before.startswith(b"http_port 3128 ")

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.by_version import Adapted, adapt, removed_directive_problems
+from mptcp_proxy.configuration.by_version import AdaptedConfiguration, adapt, removed_directive_problems
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 
-def adapt_lines(version: str, *texts: str) -> Adapted:
+def adapt_lines(version: str, *texts: str) -> AdaptedConfiguration:
     lines = [PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)]
     return adapt(lines, list(statements(lines, "n")), version)
 
 
-def texts(answer: Adapted) -> list[str]:
+def texts(answer: AdaptedConfiguration) -> list[str]:
     return [line.text for line in answer.lines]
 
 
@@ -46,7 +46,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
     (problem,) = answer.problems
     assert str(problem) == (
         f"squid.conf:1: {text}: Squid 6.13 cannot do this; it always behaves as with request_entities on"
-        " (allowed: request_entities on, or no such line)"
+        " (allowed: request_entities on; or omit the line)"
     )
     assert answer.notes == ()
 

@@ -64,7 +64,7 @@ def test_failed_check_is_reported_in_one_line(
     answer = capsys.readouterr()
     assert answer.out == ""
     (line,) = (each for each in answer.err.splitlines() if "warning" not in each)
-    assert line.startswith(f"{file}: cannot be checked: Squid does not read it within 0.05 s")
+    assert line.startswith(f"{file}: cannot be checked: Squid does not read its configuration within 0.05 s")
 
 
 def test_unwritable_output_is_reported_in_one_line(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.connection_counts import ConnectionCounts, counts_now, read_counts, read_subflows, subflows_now
+from mptcp_proxy.connection_counts import ConnectionCounts, count_subflows, count_subflows_now, counts_now, read_counts
 
 TARGETS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
 SQUID = ' users:(("squid",pid=25078,fd=12))'
@@ -52,9 +52,9 @@ def test_connections_are_counted_by_protocol_and_subflows(lines: list[str], expe
 def test_subflows_are_counted_for_one_connection() -> None:
     others = [line(inner=INITIAL.replace("ffb60628", "1")), line(remote="10.77.8.2:80", inner=JOINED), line()]
     printed = "\n".join([*others, line(inner=INITIAL), line(inner=JOINED, users="")])
-    assert read_subflows(printed, TARGETS[0], 0xFFB60628) == 2
-    assert read_subflows(printed, TARGETS[0], 1) == 1
-    assert read_subflows(printed, TARGETS[1], 0xFFB60628) == 0
+    assert count_subflows(printed, TARGETS[0], 0xFFB60628) == 2
+    assert count_subflows(printed, TARGETS[0], 1) == 1
+    assert count_subflows(printed, TARGETS[1], 0xFFB60628) == 0
 
 
 @pytest.mark.parametrize("name", [b"\xff", "fünfzehn Zeichen".encode()[:2]])
@@ -79,4 +79,4 @@ def test_nothing_is_counted_if_ss_fails(monkeypatch: pytest.MonkeyPatch, error: 
 
     monkeypatch.setattr(subprocess, "run", answer)
     assert counts_now(TARGETS) == ConnectionCounts()
-    assert subflows_now(TARGETS[0], 1) is None
+    assert count_subflows_now(TARGETS[0], 1) is None

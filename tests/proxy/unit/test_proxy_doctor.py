@@ -15,12 +15,12 @@ import pytest
 from doctor_findings import is_complete
 
 from mptcp_common.findings import Status
-from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.check import CheckedConfiguration
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import gather, host, kernel, libraries, throttler
-from mptcp_proxy.doctor.throttler import Answer
+from mptcp_proxy.doctor.throttler import CommandResult
 from mptcp_proxy.places import Role
 from mptcp_proxy.squid import Squid, describe
 
@@ -119,14 +119,14 @@ REFUSED = {**STATUS_OUTPUT, "reloads": {"last_refused": {"time": 1.0, "errors": 
     ("answer", "status", "words"),
     [
         (None, WARN, "there is no /etc/t.yaml"),
-        (Answer(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
-        (Answer(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
+        (CommandResult(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
+        (CommandResult(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
         # Defect: a note hid why the throttler did not start.
-        (Answer(1, "p.yaml: note: paths: odd\nt.yaml:7: no interface\n"), FAIL, "t.yaml:7: no interface"),
-        (Answer(1, ""), FAIL, "mptcp-throttler check fails with status 1"),
+        (CommandResult(1, "p.yaml: note: paths: odd\nt.yaml:7: no interface\n"), FAIL, "t.yaml:7: no interface"),
+        (CommandResult(1, ""), FAIL, "mptcp-throttler check fails with status 1"),
     ],
 )
-def test_doctor_judges_the_settings_of_the_throttler(answer: Answer | None, status: Status, words: str) -> None:
+def test_doctor_judges_the_settings_of_the_throttler(answer: CommandResult | None, status: Status, words: str) -> None:
     finding = throttler.settings(Path("/etc/t.yaml"), answer, (Path("/t.yaml.example"), Path("/p.yaml.example")))
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
@@ -155,7 +155,7 @@ def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
     ],
 )
 def test_doctor_judges_the_throttler(output: dict[str, Any] | None, error: str, status: Status, words: str) -> None:
-    finding = throttler.daemon(output, Answer(1, error))
+    finding = throttler.daemon(output, CommandResult(1, error))
     assert (finding.status, finding.text) == (status, words)
     assert is_complete(finding)
 
@@ -167,8 +167,12 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
     ("output", "text", "words"),
     [
         # The throttler's settings are as shipped, but squid.conf has another port.
-        (None, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
-        (STATUS_OUTPUT, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
+        (None, "", "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128"),
+        (
+            STATUS_OUTPUT,
+            "",
+            "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128",
+        ),
         (None, OTHER_PORTS, None),
         # An older throttler does not report its ports.
         (STATUS_OUTPUT, OTHER_PORTS, None),
@@ -176,7 +180,7 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
         (
             STATUS_OUTPUT | {"listen_ports": [3128]},
             OTHER_PORTS,
-            "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128",
+            "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128",
         ),
         (STATUS_OUTPUT | {"listen_ports": [3128, 3129]}, "", None),
     ],
@@ -187,9 +191,9 @@ def test_port_that_the_throttler_does_not_watch_is_reported(
     """Defect: with another port in squid.conf nothing was capped, and the doctor reported no problem."""
     settings = tmp_path / "throttler.yaml"
     settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
-    answers = [Answer(0, "")]
+    answers = [CommandResult(0, "")]
     monkeypatch.setattr(gather, "_throttler", lambda *_: (answers.pop(), ""))
-    *_, finding = gather._throttler_findings(settings, output, Answer(0, ""), (3129,), "/etc/squid.conf")
+    *_, finding = gather._throttler_findings(settings, output, CommandResult(0, ""), (3129,), "/etc/squid.conf")
     assert finding.check == "throttled ports"
     assert is_complete(finding)
     if words is None:
@@ -205,8 +209,8 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
     settings = tmp_path / "throttler.yaml"
     if status is not None:
         settings.write_text(OTHER_PORTS)
-    monkeypatch.setattr(gather, "_throttler", lambda *_: (Answer(1, "wrong"), ""))
-    findings = list(gather._throttler_findings(settings, None, Answer(1, ""), (3128,), "/etc/squid.conf"))
+    monkeypatch.setattr(gather, "_throttler", lambda *_: (CommandResult(1, "wrong"), ""))
+    findings = list(gather._throttler_findings(settings, None, CommandResult(1, ""), (3128,), "/etc/squid.conf"))
     assert [each.check for each in findings] == ["throttler settings", "throttler"]
     assert list(throttler.ports((), (3128,), "/etc/squid.conf", settings)) == []
 
@@ -405,4 +409,4 @@ def test_loopback_port_is_not_a_port_of_clients() -> None:
     ports = ["http_port 3128", "http_port 127.0.0.1:3129", "http_port [::1]:3130", "http_port localhost:3131"]
     lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(ports, 1))
     found = tuple(listeners(statements(lines, "n")))
-    assert gather._ports_of_clients(Checked(lines, found, "proxy", Workers(), ())) == {3128}
+    assert gather._ports_of_clients(CheckedConfiguration(lines, found, "proxy", Workers(), ())) == {3128}

@@ -82,7 +82,7 @@ def test_unbounded_new_connections_are_a_warning() -> None:
 
 
 def test_table_for_new_connections_exists_at_the_paths_of_the_doctor() -> None:
-    packaged, checkout = gather._BOUNDS
+    packaged, checkout = gather._CONNECTION_LIMIT_FILES
     assert checkout.is_file()
     rules = (Path(__file__).parents[3] / "debian/rules").read_text()
     assert packaged.parents[2] == Path("/usr/share/doc/mptcp-steering-proxy")

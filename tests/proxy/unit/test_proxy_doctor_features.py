@@ -55,7 +55,7 @@ def test_doctor_reports_the_counters_of_the_libraries() -> None:
     finding = features.library_features(
         environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)}
     )
-    assert "; off: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
+    assert "; off: zero-read; 1 turns, 2 turns cut, 3 writes joined, " in finding.text
     assert finding.text.endswith(", 8 clients that waited for a descriptor")
 
 

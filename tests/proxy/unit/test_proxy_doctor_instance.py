@@ -10,12 +10,12 @@ import pytest
 from doctor_findings import is_complete
 
 from mptcp_common.findings import Status
-from mptcp_proxy.configuration.check import NO_SQUID, Checked
+from mptcp_proxy.configuration.check import NO_SQUID, CheckedConfiguration
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
-from mptcp_proxy.listening import Listening
+from mptcp_proxy.listening import ListeningSocket
 from mptcp_proxy.places import Role
 from mptcp_proxy.problem import Problem
 from mptcp_proxy.reloads import Outcome
@@ -23,9 +23,9 @@ from mptcp_proxy.reloads import Outcome
 OK, WARN, FAIL, UNSEEN = Status
 
 
-def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
+def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfiguration:
     lines = tuple(PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1))
-    return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), problems)
+    return CheckedConfiguration(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), problems)
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_doctor_judges_each_port(
     texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]
 ) -> None:
     sockets = [
-        Listening("*", 3128, "squid", (7,), mptcp=True),
-        Listening("*", 8081, "squid", (8,)),
-        Listening("127.0.0.1", 8080, "", ()),
-        Listening("[::1]", 9090, "x", (9,)),
+        ListeningSocket("*", 3128, "squid", (7,), mptcp=True),
+        ListeningSocket("*", 8081, "squid", (8,)),
+        ListeningSocket("127.0.0.1", 8080, "", ()),
+        ListeningSocket("[::1]", 9090, "x", (9,)),
     ]
     findings = list(host.ports(checked(*texts), sockets, own, root))
     assert [(finding.status, finding.text) for finding in findings] == expected
@@ -59,7 +59,7 @@ def test_doctor_judges_each_port(
 
 
 @pytest.mark.parametrize(
-    ("rules", "delivering", "status"),
+    ("rules", "delivers_locally", "status"),
     [
         ("tcp dport 80 tproxy ip to :80 meta mark set 0x1", True, OK),
         ("tcp dport 80 tproxy to :80", True, OK),
@@ -70,8 +70,8 @@ def test_doctor_judges_each_port(
         (None, True, UNSEEN),
     ],
 )
-def test_doctor_judges_the_transparent_rules(rules: str | None, delivering: bool, status: Status) -> None:
-    (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivering)
+def test_doctor_judges_the_transparent_rules(rules: str | None, delivers_locally: bool, status: Status) -> None:
+    (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivers_locally)
     assert finding.status is status
     assert is_complete(finding)
 

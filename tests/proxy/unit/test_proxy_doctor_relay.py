@@ -9,13 +9,13 @@ import pytest
 from doctor_findings import is_complete
 
 from mptcp_common.findings import Finding, Status
-from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.check import CheckedConfiguration
 from mptcp_proxy.configuration.source import PhysicalLine
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.connection_counts import ConnectionCounts
 from mptcp_proxy.doctor import features, gather_relay, kernel, relay
 from mptcp_proxy.doctor.relay import Attempt, Uplink
-from mptcp_proxy.given_up import GivenUp
+from mptcp_proxy.given_up import GivenUpCounts
 from mptcp_proxy.places import Places, Role
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
@@ -46,7 +46,7 @@ def assert_finding(finding: Finding, status: Status, *words: str) -> None:
 def test_parents_that_squid_considers_dead_are_reported(
     states: dict[str, bool], error: str, status: Status, words: str
 ) -> None:
-    assert_finding(relay.alive(states, error, "write it"), status, words)
+    assert_finding(relay.parent_states(states, error, "write it"), status, words)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_finding_about_the_subflow_limit(subflows: int | None, status: Status, w
 def test_doctor_reports_that_the_kernel_gave_up_multipath_tcp(
     seconds: str | None, counts: tuple[int, int], active: bool, status: Status, words: list[str]
 ) -> None:
-    assert_finding(relay.blackhole(seconds, GivenUp(*counts), active), status, *words)
+    assert_finding(relay.blackhole(seconds, GivenUpCounts(*counts), active), status, *words)
 
 
 def test_finding_explains_plain_tcp_if_the_kernel_gave_up_multipath_tcp() -> None:
@@ -168,7 +168,9 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         "tcp_outgoing_tos 0x20 by_eth0",
     )
     lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(texts, 1))
-    found = gather_relay._outgoing_addresses(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
+    found = gather_relay._outgoing_addresses(
+        CheckedConfiguration(lines, (), "proxy", Workers(), ()), Places("mptcprelay")
+    )
     assert {"10.77.1.2", "127.0.0.1", "fd77:1::2"} <= {*found} <= {"10.77.1.2", "127.0.0.1", "::1", "fd77:1::2"}
 
 
@@ -223,14 +225,14 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
 def test_finding_about_a_running_relay(
     listed_parents: list[str], without_library: int, counts: ConnectionCounts, status: Status, words: str
 ) -> None:
-    (finding,) = relay.running(listed_parents, ["a:1"], without_library, counts)
+    (finding,) = relay.running_relay(listed_parents, ["a:1"], without_library, counts)
     assert_finding(finding, status, words)
 
 
 def test_doctor_reports_a_relay_without_parents() -> None:
     assert_finding(relay.no_parent(""), FAIL, "cache_peer")
     assert_finding(relay.no_parent("/etc/relay.conf"), Status.UNSEEN, "/etc/relay.conf")
-    (finding,) = relay.running([], ["192.0.2.1:3128"], 0, None)
+    (finding,) = relay.running_relay([], ["192.0.2.1:3128"], 0, None)
     assert_finding(finding, Status.UNSEEN)
 
 

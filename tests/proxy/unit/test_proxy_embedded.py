@@ -36,9 +36,9 @@ def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
 @given(_V4)
 def test_address_that_was_embedded_is_extracted(v4: int) -> None:
     for number, embedded in _all_forms(v4):
-        assert embedded_ipv4(Addresses.of(str(embedded)), EMBEDDINGS[number]) == Addresses.of(str(IPv4Address(v4))), (
-            embedded
-        )
+        assert embedded_ipv4(Addresses.from_prefixes(str(embedded)), EMBEDDINGS[number]) == Addresses.from_prefixes(
+            str(IPv4Address(v4))
+        ), embedded
 
 
 @given(_V4, _V4)
@@ -58,7 +58,7 @@ def test_whole_prefix_contains_all_of_ipv4(embedding: Embedding) -> None:
 def test_range_across_two_prefixes_has_the_end_and_the_start() -> None:
     v4 = "128.0.0.0/1", "0.0.0.0/2"
     first, last = IPv6Address("64:ff9b:1:1::8000:0"), IPv6Address("64:ff9b:1:1:0:1:3fff:ffff")
-    assert embedded_ipv4(Addresses.between(first, last), EMBEDDINGS[6]) == Addresses.of(*v4)
+    assert embedded_ipv4(Addresses.between(first, last), EMBEDDINGS[6]) == Addresses.from_prefixes(*v4)
 
 
 def test_address_with_a_nonzero_reserved_octet_contains_no_ipv4_address() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_proxy import parents
-from mptcp_proxy.given_up import GivenUp, Watch, current_counts, read_given_up
+from mptcp_proxy.given_up import GivenUpCounts, Watch, current_counts, read_given_up_counts
 from mptcp_proxy.places import Places
 
 NETSTAT = (
@@ -24,19 +24,19 @@ NETSTAT = (
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (NETSTAT, GivenUp(2, 30)),
-        ("TcpExt: A\nTcpExt: 1\n", GivenUp()),
-        ("MPTcpExt: MPCapableSYNTX\nMPTcpExt: 5\n", GivenUp()),
-        ("", GivenUp()),
+        (NETSTAT, GivenUpCounts(2, 30)),
+        ("TcpExt: A\nTcpExt: 1\n", GivenUpCounts()),
+        ("MPTcpExt: MPCapableSYNTX\nMPTcpExt: 5\n", GivenUpCounts()),
+        ("", GivenUpCounts()),
     ],
 )
-def test_counters_are_read(text: str, expected: GivenUp) -> None:
-    assert read_given_up(text) == expected
+def test_counters_are_read(text: str, expected: GivenUpCounts) -> None:
+    assert read_given_up_counts(text) == expected
 
 
 @given(st.text(alphabet="MPTcpExt: Blackhole\n", max_size=99))
 def test_malformed_counters_count_as_zero(text: str) -> None:
-    assert read_given_up(text) == GivenUp()
+    assert read_given_up_counts(text) == GivenUpCounts()
 
 
 def test_counters_of_this_kernel_are_read() -> None:
@@ -44,20 +44,28 @@ def test_counters_of_this_kernel_are_read() -> None:
 
 
 def test_black_hole_is_active_while_the_counter_grows() -> None:
-    counts = [GivenUp(1, 5), GivenUp(1, 5), GivenUp(1, 6), GivenUp(1, 6)]
+    counts = [GivenUpCounts(1, 5), GivenUpCounts(1, 5), GivenUpCounts(1, 6), GivenUpCounts(1, 6)]
     watch = Watch(lambda: counts.pop(0))
-    assert [watch.in_force() for _ in range(3)] == [None, GivenUp(1, 6), None]
+    assert [watch.new_counts() for _ in range(3)] == [None, GivenUpCounts(1, 6), None]
 
 
 def test_relay_reports_each_black_hole_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr(parents, "_INTERVAL", 0.001)
-    counts = [GivenUp(), GivenUp(1, 1), GivenUp(1, 2), GivenUp(1, 2), GivenUp(1, 9), GivenUp(2, 12), GivenUp(2, 12)]
+    monkeypatch.setattr(parents, "_LOOK_UP_INTERVAL", 0.001)
+    counts = [
+        GivenUpCounts(),
+        GivenUpCounts(1, 1),
+        GivenUpCounts(1, 2),
+        GivenUpCounts(1, 2),
+        GivenUpCounts(1, 9),
+        GivenUpCounts(2, 12),
+        GivenUpCounts(2, 12),
+    ]
     reads = 0
 
-    def read() -> GivenUp:
+    def read() -> GivenUpCounts:
         nonlocal reads
         reads += 1
         return counts[min(reads, len(counts)) - 1]

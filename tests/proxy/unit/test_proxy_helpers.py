@@ -336,5 +336,5 @@ def test_helper_that_gets_no_client_is_named_in_the_problem() -> None:
         "http_access deny u !all",
     ]
     (found,) = open_proxy_problems(parse(*texts, "http_access allow alice", "http_access deny all"))
-    assert "external_acl_type cat gets no information about it" in str(found)
+    assert "external_acl_type cat gets no information about the client" in str(found)
     assert list(open_proxy_problems(parse(*texts, "http_access allow u alice", "http_access deny all"))) == []

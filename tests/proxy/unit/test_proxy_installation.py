@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy import installation, shim
-from mptcp_proxy.configuration.check import Checked
+from mptcp_proxy.configuration.check import CheckedConfiguration
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import Workers
@@ -42,7 +42,7 @@ def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeyp
     TemporaryPlaces.directory = tmp_path
     places = TemporaryPlaces("n")
     lines = tuple(PhysicalLine("f", n, t) for n, t in enumerate(["http_port 3129", "http_port 3128", "via on"], 1))
-    checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
+    checked = CheckedConfiguration(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
     before = os.umask(0o077)
     try:
         installation.make_directories(places, checked)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy.listening import (
-    Listening,
+    ListeningSocket,
     identities,
     listening_now,
     listening_or_none,
@@ -84,10 +84,10 @@ def test_listeners_are_unknown_if_ss_fails(monkeypatch: pytest.MonkeyPatch, fail
 
 def test_output_of_ss_is_read() -> None:
     assert list(read_listening(SS)) == [
-        Listening("*", 3128, "squid", (5745, 5743), mptcp=True),
-        Listening("127.0.0.1", 631, "", ()),
-        Listening("10.0.0.1%eth0", 80, "apache2", (9,)),
-        Listening("[::1]", 631, "", ()),
+        ListeningSocket("*", 3128, "squid", (5745, 5743), mptcp=True),
+        ListeningSocket("127.0.0.1", 631, "", ()),
+        ListeningSocket("10.0.0.1%eth0", 80, "apache2", (9,)),
+        ListeningSocket("[::1]", 631, "", ()),
     ]
 
 
@@ -125,4 +125,4 @@ def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, take
     ],
 )
 def test_socket_takes_only_the_address_families_that_it_serves(bound: str, host: str, taken: bool) -> None:
-    assert (socket_in_the_way(host, 3128, [Listening(bound, 3128, "other", (1,))]) is not None) == taken
+    assert (socket_in_the_way(host, 3128, [ListeningSocket(bound, 3128, "other", (1,))]) is not None) == taken

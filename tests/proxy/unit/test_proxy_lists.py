@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mptcp_proxy import installation
-from mptcp_proxy.configuration.check import Checked, check
+from mptcp_proxy.configuration.check import CheckedConfiguration, check
 from mptcp_proxy.configuration.lists import CopiedConfiguration, copy_lists, space_problems
 from mptcp_proxy.configuration.source import PhysicalLine, all_statements
 from mptcp_proxy.places import Places
@@ -177,7 +177,7 @@ class PrintingSquid(Squid):
         return "\n".join(output)
 
 
-def problems_about(checked: Checked, about: str) -> Sequence[str]:
+def problems_about(checked: CheckedConfiguration, about: str) -> Sequence[str]:
     return [str(problem) for problem in checked.problems if about in problem.text]
 
 
@@ -197,14 +197,14 @@ def test_list_that_changes_during_the_check_is_judged_as_copied(
     """Defect: the check judged its own copy of a list, but Squid read the file again, also at each reload."""
     from mptcp_proxy.configuration import lists
 
-    read = lists._read
+    read = lists._read_list
 
     def read_and_change(name: str, directory: Path) -> lists.CopiedList:
         found = read(name, directory)
         clients.write_text("10.0.0.0/8\n")
         return found
 
-    monkeypatch.setattr(lists, "_read", read_and_change)
+    monkeypatch.setattr(lists, "_read_list", read_and_change)
     clients.write_text("0.0.0.0/1\n")
     file = tmp_path / "squid.conf"
     file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')

@@ -53,7 +53,8 @@ def test_full_disk_of_the_logs_is_reported_once(
         monkeypatch.setattr(os, "statvfs", lambda _, found=found: found)
         assert not logs.rotate_and_report()
     assert capsys.readouterr().err.splitlines() == [
-        f"mptcp-proxy: {tmp_path}: the disk of the logs is full; with on-error=drop requests are served without a line",
+        f"mptcp-proxy: {tmp_path}: the disk of the logs is full; with on-error=drop requests are served without a log"
+        " line",
         f"mptcp-proxy: {tmp_path}: the disk has space again, requests are logged",
     ]
 

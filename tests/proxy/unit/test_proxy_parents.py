@@ -22,7 +22,7 @@ from mptcp_proxy.configuration.exposure import exposure_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners
 from mptcp_proxy.configuration.parents import Parent, parent_problems, parents
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
-from mptcp_proxy.parents import Addresses, ParentsFile, render, target
+from mptcp_proxy.parents import ParentAddresses, ParentsFile, render, target
 from mptcp_proxy.places import Places
 from mptcp_proxy.problem import Problem
 
@@ -216,7 +216,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
 
 def test_lost_address_of_a_parent_lingers() -> None:
     """Squid may still have the old address in its cache."""
-    addresses = Addresses(keep_seconds=100)
+    addresses = ParentAddresses(keep_seconds=100)
     addresses.set_parents(["p"])
     assert not addresses.complete
     addresses.set_addresses("p", frozenset({"a:1", "b:1"}))
@@ -229,7 +229,7 @@ def test_lost_address_of_a_parent_lingers() -> None:
 
 
 def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
-    addresses = Addresses(keep_seconds=100)
+    addresses = ParentAddresses(keep_seconds=100)
     addresses.set_parents(["p", "q"])
     addresses.set_addresses("p", frozenset({"a:1"}))
     addresses.set_addresses("q", frozenset({"b:1"}))
@@ -281,7 +281,7 @@ def test_changed_addresses_are_listed_and_a_silent_name_server_removes_none(
     parents_file.set_parents([parent("p"), parent("q")])
     wait_until_true(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
     printed = capsys.readouterr().err
-    assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
+    assert printed.count("cannot look up parent p: Temporary failure in name resolution\n") == 2
     assert printed.count("parent p is 192.0.2.1:3128\n") == 1
 
 
@@ -309,7 +309,7 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
     parents_file.set_parents([Parent(parse(PEER)[0], "p", 3128)])
     while answers:
         parents_file._look_up_all()
-    up, down = "parent p is 192.0.2.1:3128", "no address of parent p: no answer"
+    up, down = "parent p is 192.0.2.1:3128", "cannot look up parent p: no answer"
     assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
 
 

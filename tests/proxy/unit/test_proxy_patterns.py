@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mptcp_proxy.configuration import patterns
-from mptcp_proxy.configuration.patterns import matches_any, parts
+from mptcp_proxy.configuration.patterns import matches_any, part_count
 
 LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 TOO_COSTLY = [
@@ -68,4 +68,4 @@ def test_ordinary_pattern_is_evaluated(pattern: str) -> None:
     ],
 )
 def test_parts_of_a_pattern_are_counted_with_their_copies(pattern: str, expected: int) -> None:
-    assert parts(pattern) == expected
+    assert part_count(pattern) == expected

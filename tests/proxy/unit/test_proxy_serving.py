@@ -7,7 +7,7 @@ from mptcp_proxy import serving
 from mptcp_proxy.configuration.listeners import listeners
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.listeners_watch import required_sockets
-from mptcp_proxy.listening import Listening
+from mptcp_proxy.listening import ListeningSocket
 from mptcp_proxy.serving import (
     CHANGE_SECONDS,
     INTERVAL,
@@ -25,8 +25,8 @@ TOO_FEW = ListenState((3128,), too_few=((3128, 1, 2),))
 NONE = ListenState((3128,), missing=(3128,))
 
 
-def squid_listener(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
-    return Listening("*", port, "squid", (pid,), mptcp=mptcp)
+def squid_listener(port: int, pid: int = 5, *, mptcp: bool = True) -> ListeningSocket:
+    return ListeningSocket("*", port, "squid", (pid,), mptcp=mptcp)
 
 
 def test_state_lists_plain_missing_and_incomplete_ports() -> None:
@@ -43,7 +43,7 @@ def test_state_lists_plain_missing_and_incomplete_ports() -> None:
     assert found.listens
     assert not found.complete
     # Without CAP_SYS_PTRACE, a process does not get the owner of another user's listener.
-    unknown = [Listening("*", 3128, "", (), mptcp=True), Listening("*", 3129, "", ())]
+    unknown = [ListeningSocket("*", 3128, "", (), mptcp=True), ListeningSocket("*", 3129, "", ())]
     assert serving.listen_state({3128: 1, 3129: 1, 3130: 1}, {5}, unknown, {3128: {""}, 3129: {""}}) == ListenState(
         (3128, 3129, 3130), (3129,), (3130,)
     )
@@ -207,8 +207,8 @@ def test_processes_without_any_cpu_time_are_found() -> None:
 
 def test_listener_of_unknown_owner_counts_only_at_the_configured_address() -> None:
     """Defect: without root, another program's listener on the same port at another address counted as Squid's."""
-    other = Listening("127.0.0.1", 3128, "", ())
-    own = Listening("192.168.7.1", 3128, "", (), mptcp=True)
+    other = ListeningSocket("127.0.0.1", 3128, "", ())
+    own = ListeningSocket("192.168.7.1", 3128, "", (), mptcp=True)
     hosts = {3128: {"192.168.7.1"}}
     assert serving.listen_state({3128: 1}, {5}, [other], hosts) == ListenState((3128,), missing=(3128,))
     assert serving.listen_state({3128: 1}, {5}, [other, own], hosts) == ListenState((3128,))

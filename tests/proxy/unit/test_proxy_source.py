@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_proxy.configuration.check import MAX_SHUTDOWN_SECONDS, SERVICE_STOP_SECONDS, check
-from mptcp_proxy.configuration.doubts import nested_branches
+from mptcp_proxy.configuration.doubts import nested_if_problems
 from mptcp_proxy.configuration.source import (
     MAX_DEPTH,
     PhysicalLine,
@@ -98,7 +98,7 @@ def test_nested_condition_overrides_the_outer_condition() -> None:
     texts = ["if false", "if true", "via on", "endif", "via off", "else", "if false", "via on", "endif", "endif"]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
     assert [s.applies for s in all_statements(lines, "n") if s.directive == "via"] == [True, False, False]
-    assert [problem.line for problem in nested_branches(list(all_statements(lines, "n")))] == [2]
+    assert [problem.line for problem in nested_if_problems(list(all_statements(lines, "n")))] == [2]
 
 
 CONDITIONAL = """http_port 3128

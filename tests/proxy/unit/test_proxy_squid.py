@@ -64,7 +64,8 @@ def test_squid_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest
     program.chmod(0o755)
     monkeypatch.setattr("mptcp_proxy.squid.PARSE_SECONDS", 0.05)
     with pytest.raises(
-        TimeoutError, match=r"^Squid does not read it within 0\.05 s; if it contains host names, Squid waits"
+        TimeoutError,
+        match=r"^Squid does not read its configuration within 0\.05 s; if that contains host names, Squid waits",
     ):
         Squid(str(program), "5.7", "nobody").parse(tmp_path / "squid.conf", "one")
 

@@ -15,7 +15,7 @@ from types import FrameType
 import pytest
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
-from mptcp_proxy.configuration.check import Checked, check
+from mptcp_proxy.configuration.check import CheckedConfiguration, check
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.pending_signals import STOP
 from mptcp_proxy.places import Places, Role
@@ -39,7 +39,7 @@ def test_stop_during_the_delayed_end_is_not_a_failure(
     signals = RecordedSignals([])
     if received is not None:
         signals._add(received, None)
-    checked = Checked((), (), "proxy", Workers(), ())
+    checked = CheckedConfiguration((), (), "proxy", Workers(), ())
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
         tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
@@ -56,7 +56,7 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_listened", True)
     signals = RecordedSignals([])
     signals._add(signal.SIGHUP, None)
-    checked = Checked((), (), "proxy", Workers(), ())
+    checked = CheckedConfiguration((), (), "proxy", Workers(), ())
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
         tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
@@ -86,10 +86,10 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     """Defect: the supervisor checked the configuration once for each pending reload before the next watchdog message,
     which was then too late."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
-    checks_done: list[Checked] = []
+    checked = CheckedConfiguration((), (), "proxy", Workers(), (NO_NAME,))
+    checks_done: list[CheckedConfiguration] = []
 
-    def check_file(_is_check_cancelled: Callable[[], bool]) -> Checked:
+    def check_file(_is_check_cancelled: Callable[[], bool]) -> CheckedConfiguration:
         checks_done.append(checked)
         signals._add(signal.SIGHUP, None)  # it is handled in the next round
         return checked
@@ -134,11 +134,11 @@ def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
     alive: list[bool] = []
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.Reporter.ping_watchdog", lambda self: alive.append(True))
-    checked = Checked((), (), "proxy", Workers(), ())
+    checked = CheckedConfiguration((), (), "proxy", Workers(), ())
     squid = hanging_squid(tmp_path, "kill -TERM $PPID" if cause == "a stop" else f"kill -KILL {running.pid}")
     signals = RecordedSignals(STOP)
 
-    def check_file(is_cancelled: Callable[[], bool]) -> Checked:
+    def check_file(is_cancelled: Callable[[], bool]) -> CheckedConfiguration:
         return check(tmp_path / "squid.conf", "one", squid, is_cancelled=is_cancelled)
 
     places = Places("one")
@@ -197,7 +197,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
     monkeypatch: pytest.MonkeyPatch, problems: list[Problem], received: signal.Signals | None, expected: int
 ) -> None:
     """Defect: the start ended with the status for a mistake in the file, so that systemd did not restart the unit."""
-    checked = Checked((), (), "proxy", Workers(), tuple(problems))
+    checked = CheckedConfiguration((), (), "proxy", Workers(), tuple(problems))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
     monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
@@ -210,7 +210,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
 @pytest.fixture
 def no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each check fail because a name server does not answer."""
-    checked = Checked((), (), "proxy", Workers(), (NO_ANSWER,))
+    checked = CheckedConfiguration((), (), "proxy", Workers(), (NO_ANSWER,))
     monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
 
@@ -250,7 +250,7 @@ def test_refused_reload_stays_refused_if_an_earlier_reload_succeeds(
     monkeypatch.setattr("mptcp_proxy.supervisor.make_directories", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.check", lambda *_: "")
-    good = Checked((), (), "proxy", Workers(), ())
+    good = CheckedConfiguration((), (), "proxy", Workers(), ())
     answers = [good, replace(good, problems=(NO_NAME,))]
     squid, places, signals = Squid("squid", "5.7", "proxy"), Places("one"), RecordedSignals([])
     supervisor = _Supervisor(
@@ -269,7 +269,7 @@ def test_refused_reload_stays_refused_if_an_earlier_reload_succeeds(
 def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the kernel does not load modules for the user of a relay, so the relay used cubic."""
     loaded: list[str] = []
-    good = Checked((), (), "proxy", Workers(), ())
+    good = CheckedConfiguration((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)

@@ -67,7 +67,9 @@ def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
 def test_trial_that_takes_too_long_is_ended() -> None:
     trial = Trial(["sleep", "3600"], seconds=0.05)
     trial.begin()
-    assert outcome(trial).startswith("Squid does not read it within 0.05 s; if it contains host names, Squid waits")
+    assert outcome(trial).startswith(
+        "Squid does not read its configuration within 0.05 s; if that contains host names, Squid waits"
+    )
     assert not trial.is_running
 
 

@@ -13,7 +13,7 @@ from mptcp_proxy.configuration.check import check, processors, shared_directory,
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.configuration.workers import (
     MAX_WORKERS,
-    MIN_SHARED,
+    MIN_SHARED_MEMORY,
     Workers,
     reload_obstacle,
     requested_workers,
@@ -27,7 +27,7 @@ from mptcp_proxy.places import Places, Role
 
 CACHE_MEM = 256 << 20
 """Squid's default for cache_mem in bytes."""
-ENOUGH_SHARED_MEMORY = MIN_SHARED + CACHE_MEM
+ENOUGH_SHARED_MEMORY = MIN_SHARED_MEMORY + CACHE_MEM
 
 
 def lines(*texts: str) -> list[PhysicalLine]:
@@ -204,7 +204,7 @@ def test_only_usable_processors_are_counted() -> None:
 
 
 def test_default_is_one_worker_without_space_for_shared_memory() -> None:
-    found = requested_workers([], Role.PROXY, 4, MIN_SHARED - 1)
+    found = requested_workers([], Role.PROXY, 4, MIN_SHARED_MEMORY - 1)
     assert (found.count, found.reason) == (1, "/dev/shm has no space for the shared memory of several workers")
     assert requested_workers(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
@@ -214,7 +214,7 @@ def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a size has no limit"
     file_system = os.statvfs(tmp_path)
     assert shared_memory("n", tmp_path) == pytest.approx(file_system.f_bavail * file_system.f_frsize, rel=0.1)
-    assert shared_memory("n") > MIN_SHARED
+    assert shared_memory("n") > MIN_SHARED_MEMORY
 
 
 def test_own_segments_of_an_instance_count_as_free_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -277,10 +277,10 @@ def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size:
     """Defect: the computed space was too small for a cache, and SIGBUS ended workers on a full disk."""
     configuration = list(statements(lines(*texts), "n"))
     assert shared_cache(configuration) == size
-    found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size)
+    found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED_MEMORY + size)
     assert found.count == 4
     if size:
-        found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size - 1)
+        found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED_MEMORY + size - 1)
         assert (found.count, found.reason) == (1, "/dev/shm has no space for cache_mem, which several workers share")
 
 
@@ -298,14 +298,14 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     assert found.warning
     assert str(found) == (
         "squid.conf:2: warning: workers 2: their shared memory and cache_mem may take 75 MB of /dev/shm,"
-        " which has 64 MB: Squid ends when that is full"
+        " which has 64 MB; Squid ends when /dev/shm is full"
         " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more free space)"
     )
     assert list(shared_memory_problems(configuration, 76_000_000)) == []
     uncached = list(statements(lines("cache deny all", "workers 2"), "n"))
     assert [str(each) for each in shared_memory_problems(uncached, 1_000_000)] == [
-        "squid.conf:2: warning: workers 2: their shared memory may take 8 MB of /dev/shm, which has 1 MB:"
-        " Squid ends when that is full (allowed: workers 1, or more free space)"
+        "squid.conf:2: warning: workers 2: their shared memory may take 8 MB of /dev/shm, which has 1 MB;"
+        " Squid ends when /dev/shm is full (allowed: workers 1, or more free space)"
     ]
     for configured in (["workers 1"], [], ["workers two"]):
         assert list(shared_memory_problems(list(statements(lines(*configured), "n")), 0)) == []

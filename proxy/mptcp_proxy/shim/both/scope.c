@@ -30,7 +30,8 @@ static char *own_entries[OWN_ENTRIES]; /* "NAME=..." at this process's start, or
 static char own_program[PATH_MAX];
 static struct stat own_program_stat;
 
-/* Compare the path as well as the file: after a package upgrade, the path is a new file while the old program runs. */
+/* Compare the path as well as the file: after a package upgrade, the path names a new file, but this process still runs
+ * the old one. */
 bool names_own_program(const char *file)
 {
 	struct stat found;
@@ -52,16 +53,16 @@ bool finds_own_program(const char *file)
 	if (file == NULL || strchr(file, '/') != NULL)
 		return names_own_program(file);
 	while (path != NULL && *path != '\0') {
-		size_t directory = strcspn(path, ":"), name = strlen(file);
+		size_t directory_length = strcspn(path, ":"), name_length = strlen(file);
 
-		if (directory > 0 && directory + 1 + name < sizeof candidate) {
-			memcpy(candidate, path, directory);
-			candidate[directory] = '/';
-			memcpy(candidate + directory + 1, file, name + 1);
+		if (directory_length > 0 && directory_length + 1 + name_length < sizeof candidate) {
+			memcpy(candidate, path, directory_length);
+			candidate[directory_length] = '/';
+			memcpy(candidate + directory_length + 1, file, name_length + 1);
 			if (access(candidate, X_OK) == 0)
 				return names_own_program(candidate);
 		}
-		path += directory + (path[directory] == ':');
+		path += directory_length + (path[directory_length] == ':');
 	}
 	return false;
 }
@@ -153,25 +154,25 @@ static bool is_own_library(const char *entry, size_t length, const char *path)
 void hide_from_children(const char *path)
 {
 	const char *value = getenv(PRELOAD);
-	char *rest = value == NULL ? NULL : calloc(1, strlen(value) + 1);
+	char *remaining = value == NULL ? NULL : calloc(1, strlen(value) + 1);
 
-	if (rest == NULL)
+	if (remaining == NULL)
 		return;
 	while (*value != '\0') {
 		size_t length = strcspn(value, ": ");
 
 		if (length > 0 && !is_own_library(value, length, path)) {
-			if (rest[0] != '\0')
-				strcat(rest, ":");
-			strncat(rest, value, length);
+			if (remaining[0] != '\0')
+				strcat(remaining, ":");
+			strncat(remaining, value, length);
 		}
 		value += length + (value[length] != '\0');
 	}
-	if (rest[0] == '\0')
+	if (remaining[0] == '\0')
 		unsetenv(PRELOAD);
 	else
-		setenv(PRELOAD, rest, 1);
-	free(rest);
+		setenv(PRELOAD, remaining, 1);
+	free(remaining);
 }
 
 /* LD_PRELOAD (the first entry) stays in the environment until hide_from_children() removes our libraries from it. */

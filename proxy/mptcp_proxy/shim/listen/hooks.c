@@ -70,7 +70,7 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
 }
 
 /* If accept fails for lack of descriptors, Squid considers the listener unusable (TcpAcceptor.cc). So return EAGAIN
- * instead, which makes Squid try again at once, so pause first. */
+ * instead, but only after a pause, because Squid then tries again at once. */
 static int hide_lack_of_descriptors(int fd)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };

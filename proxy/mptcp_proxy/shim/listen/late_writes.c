@@ -38,7 +38,7 @@
 #define CHECK_PAUSE_NS 10000000
 #define FEW_CONNECTIONS (MAX_HELD_CONNECTIONS / 8)
 
-static pid_t owner; /* the process that loaded the library, not its forked children */
+static pid_t library_owner; /* the process that loaded the library, not its forked children */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct held {
@@ -47,17 +47,17 @@ static struct held {
 } held[MAX_HELD_CONNECTIONS];
 static int held_count; /* number of used entries of held[] */
 static int held_epoll = -1; /* epoll(7) of the held connections; the data are indices of held[] */
-static bool failed;	 /* the thread could not be started, and will not be started again */
+static bool start_failed;    /* the thread could not be started, and will not be started again */
 static bool late_writes;
 
 void start_late_writes(void)
 {
-	owner = getpid();
+	library_owner = getpid();
 	late_writes = listen_ports != NULL && !is_switched_off("late-writes");
 }
 
 /* Return whether *fd* is an MPTCP connection whose client may still write. */
-static bool is_open(int fd)
+static bool client_may_write(int fd)
 {
 	struct pollfd state = { .fd = fd, .events = POLLIN | POLLRDHUP };
 	struct linger linger = { 0 };
@@ -109,7 +109,7 @@ static void check_held(struct held *each)
 	pthread_mutex_unlock(&lock);
 }
 
-static void *watch(void *unused)
+static void *watch_held(void *unused)
 {
 	const struct timespec pause = { .tv_nsec = CHECK_PAUSE_NS };
 	time_t last = now();
@@ -138,21 +138,21 @@ static void *watch(void *unused)
 
 /* Start the thread unless it runs. Return whether it runs. The thread blocks all signals, so that the program's threads
  * get them. Call with the lock. */
-static bool is_watching(void)
+static bool start_watching(void)
 {
 	pthread_t thread;
 	sigset_t all, before;
 
-	if (held_epoll >= 0 || failed)
-		return !failed;
+	if (held_epoll >= 0 || start_failed)
+		return !start_failed;
 	held_epoll = epoll_create1(EPOLL_CLOEXEC);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = held_epoll < 0 || pthread_create(&thread, NULL, watch, NULL) != 0;
+	start_failed = held_epoll < 0 || pthread_create(&thread, NULL, watch_held, NULL) != 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (!failed)
+	if (!start_failed)
 		pthread_detach(thread);
-	return !failed;
+	return !start_failed;
 }
 
 static void hold(int fd)
@@ -163,7 +163,7 @@ static void hold(int fd)
 	pthread_mutex_lock(&lock);
 	while (i < MAX_HELD_CONNECTIONS && held[i].fd > 0)
 		i++;
-	if (i < MAX_HELD_CONNECTIONS && is_watching())
+	if (i < MAX_HELD_CONNECTIONS && start_watching())
 		copy = mptcp_copy(fd);
 	if (copy > 0) {
 		event.data.u32 = i;
@@ -180,6 +180,6 @@ static void hold(int fd)
 
 void before_close(int fd)
 {
-	if (late_writes && owner == getpid() && is_open(fd))
+	if (late_writes && library_owner == getpid() && client_may_write(fd))
 		hold(fd);
 }

@@ -127,7 +127,7 @@ void choose_congestion(int mptcp)
 	tcp = socket(integer_option(mptcp, SO_DOMAIN), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
-		LOG_ONCE("no congestion control %s for MPTCP, the host's default is used: %s"
+		LOG_ONCE("cannot use congestion control %s for MPTCP, the host's default is used: %s"
 			 " (see sysctl net.ipv4.tcp_available_congestion_control)\n",
 			 congestion, strerror(errno));
 	if (tcp >= 0)
@@ -153,17 +153,17 @@ static bool copy_address(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;
 	socklen_t length = sizeof name;
-	int before = integer_option(tcp, SO_REUSEADDR), on = 1, bound;
+	int before = integer_option(tcp, SO_REUSEADDR), on = 1, bound, reason;
 
 	if (getsockname(tcp, (struct sockaddr *)&name, &length) != 0 || is_unset(&name, length))
 		return true;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	bound = next_bind(mptcp, (struct sockaddr *)&name, length);
-	on = errno;
+	reason = errno;
 	setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
 	setsockopt(mptcp, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before);
-	errno = on;
+	errno = reason;
 	return bound == 0;
 }
 

@@ -9,9 +9,9 @@
  *
  * So the library keeps each client's connections in a separate epoll, which is one descriptor in Squid's epoll. When it
  * is ready, Squid gets the client's share of a turn: EVENTS_PER_TURN events divided by the number of ready clients, and
- * at least one. The kernel reports the descriptors of an epoll in rotation, so the other events come in the next turns,
- * because Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies if only one client is ready, because
- * another client that becomes ready during a long turn would wait for its end.
+ * at least one. The other events come in the next turns: the kernel reports the descriptors of an epoll in rotation, and
+ * Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies if only one client is ready, because another client
+ * that becomes ready during a long turn would wait for its end.
  *
  * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept). So if a
  * client opens many connections, another client's new connection waits for as many turns. Therefore the library repeats
@@ -49,7 +49,7 @@ atomic_bool fair;
 atomic_int event_loop = -1;
 atomic_bool turn_was_cut;
 
-static uint64_t salt;
+static uint64_t salt; /* random, so that no client can choose with whom it shares a place */
 static unsigned int place_count;
 static atomic_uint accepts = 1; /* number of accepts per listener in this turn */
 static atomic_bool accept_failed; /* an accept of the last turn failed */
@@ -243,37 +243,37 @@ void begin_turn(int count)
 		accepts = 1;
 }
 
-int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found)
+int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *ready_count)
 {
 	int others = 0;
 
-	*found = 0;
+	*ready_count = 0;
 	for (int i = 0; i < count; i++) {
 		int fd = events[i].data.fd;
 
 		if (fd < -1 && fd >= mark_of_place(CLIENTS - 1))
-			ready[(*found)++] = -1 - fd;
+			ready[(*ready_count)++] = -1 - fd;
 		else
 			events[others++] = events[i];
 	}
 	return others;
 }
 
-/* Return how many events each of *found* clients gets in a turn. All clients together get at most *room* events. */
-static int share_of(int found, int room)
+/* Return how many events each of *ready_count* clients gets in a turn. Together, they get at most *room* events. */
+static int share_of(int ready_count, int room)
 {
-	int share = EVENTS_PER_TURN / found > 1 ? EVENTS_PER_TURN / found : 1;
+	int share = EVENTS_PER_TURN / ready_count > 1 ? EVENTS_PER_TURN / ready_count : 1;
 
-	return share * found <= room ? share : room / found;
+	return share * ready_count <= room ? share : room / ready_count;
 }
 
-int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int found)
+int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int ready_count)
 {
-	int share = share_of(found, max - count);
+	int share = share_of(ready_count, max - count);
 	bool more_waits = false;
 
 	pthread_mutex_lock(&clients_lock);
-	for (int i = 0; i < found && share > 0; i++) {
+	for (int i = 0; i < ready_count && share > 0; i++) {
 		int epoll = clients[ready[i]].epoll;
 		int more = epoll > 0 ? next_epoll_wait(epoll, events + count, share, 0) : 0;
 

@@ -129,7 +129,7 @@ static int promised_events(struct epoll_event *events, int max, int *timeout)
 EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int max, int timeout)
 {
 	uint16_t ready[CLIENTS];
-	int count, found, others;
+	int count, ready_count, others;
 
 	start();
 	if (!fair || epoll != event_loop)
@@ -144,9 +144,9 @@ EXPORTED int epoll_wait(int epoll, struct epoll_event *events, int max, int time
 	begin_turn(count);
 	if (count <= 0)
 		return count;
-	others = split_events(events, count, ready, &found);
-	if (found > 0) {
-		count = add_clients(events, others, max, ready, found);
+	others = split_events(events, count, ready, &ready_count);
+	if (ready_count > 0) {
+		count = add_clients(events, others, max, ready, ready_count);
 		count = others + remove_rest_events(events + others, count - others);
 	}
 	return add_accepts(events, others, count, max);
@@ -168,9 +168,9 @@ ssize_t write(int fd, const void *bytes, size_t size)
 
 	start();
 	/* A write of a signal handler, for example a fault report, must not wait for the lock. */
-	if (size == 0 || !has_turns(fd) || !(is_clients(fd) || descriptors[fd].interest.registered))
+	if (size == 0 || !has_turns(fd) || !(belongs_to_client(fd) || descriptors[fd].interest.registered))
 		return next_write(fd, bytes, size);
-	if (is_clients(fd)) {
+	if (belongs_to_client(fd)) {
 		pthread_mutex_lock(&events_lock);
 		written = join_write(fd, bytes, size);
 		pthread_mutex_unlock(&events_lock);

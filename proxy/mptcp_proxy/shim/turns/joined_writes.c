@@ -47,7 +47,7 @@
 #endif
 
 struct joined {
-	int fd, place;		     /* place: index in all_joined[] */
+	int fd, index;		     /* index in all_joined[] */
 	bool more_expected;	     /* the last write was probably not the final one */
 	bool postponed;		     /* its event did not fit into the last turn */
 	bool waits_for_kernel;	     /* the kernel has not accepted all data, and will report when it accepts more */
@@ -65,8 +65,8 @@ static atomic_int ended_count;	       /* used entries of ended_copies[]; read wi
 static void drop(struct joined *joined)
 {
 	descriptors[joined->fd].joined = NULL;
-	all_joined[joined->place] = all_joined[--joined_count];
-	all_joined[joined->place]->place = joined->place;
+	all_joined[joined->index] = all_joined[--joined_count];
+	all_joined[joined->index]->index = joined->index;
 	if (spare == NULL)
 		spare = joined;
 	else
@@ -192,8 +192,8 @@ static struct joined *begin_joining(int fd, const char *bytes, size_t size, bool
 	joined->deadline = 0;
 	joined->first = joined->end = 0;
 	joined->capacity = room < JOINED ? room : JOINED;
-	joined->place = joined_count++;
-	descriptors[fd].joined = all_joined[joined->place] = joined;
+	joined->index = joined_count++;
+	descriptors[fd].joined = all_joined[joined->index] = joined;
 	return joined;
 }
 
@@ -294,7 +294,7 @@ bool send_held(int fd, bool keep)
 {
 	bool kept = false;
 
-	if (!is_clients(fd))
+	if (!belongs_to_client(fd))
 		return false;
 	pthread_mutex_lock(&events_lock);
 	if (descriptors[fd].joined != NULL && !send_joined(descriptors[fd].joined) && descriptors[fd].joined != NULL) {

@@ -78,24 +78,26 @@ static int next_of(enum queue queue, int fd)
  * promised events. Return the result of epoll_ctl(2). */
 static int update_kernel(int fd)
 {
-	struct interest *each = &descriptors[fd].interest;
-	uint32_t events = each->registered ? each->events : 0;
+	struct interest *interest = &descriptors[fd].interest;
+	uint32_t events = interest->registered ? interest->events : 0;
 	bool needed;
 	int result;
 
 	/* If EPOLLOUT is already set in the kernel, it stays set, which saves a call. */
-	if (each->promised && (each->kernel_events & EPOLLOUT) == 0)
+	if (interest->promised && (interest->kernel_events & EPOLLOUT) == 0)
 		events &= ~EPOLLOUT;
-	if (each->library_waits)
+	if (interest->library_waits)
 		events |= EPOLLOUT;
-	needed = each->library_waits || (each->registered && (!each->promised || each->in_kernel ||
-							      (events & ~(EPOLLERR | EPOLLHUP)) != 0));
-	if (needed ? each->in_kernel && each->kernel_events == events : !each->in_kernel)
+	needed = interest->library_waits ||
+		 (interest->registered && (!interest->promised || interest->in_kernel ||
+					   (events & ~(EPOLLERR | EPOLLHUP)) != 0));
+	if (needed ? interest->in_kernel && interest->kernel_events == events : !interest->in_kernel)
 		return 0;
-	result = kernel_epoll_ctl(fd, !needed ? EPOLL_CTL_DEL : each->in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, events);
+	result = kernel_epoll_ctl(
+		fd, !needed ? EPOLL_CTL_DEL : interest->in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, events);
 	if (result == 0 || !needed) {
-		each->in_kernel = needed;
-		each->kernel_events = needed ? events : 0;
+		interest->in_kernel = needed;
+		interest->kernel_events = needed ? events : 0;
 	}
 	return result;
 }
@@ -120,25 +122,25 @@ static void promise_write(int fd)
 /* Set whether the program has registered *fd*, and for which events. Return as epoll_ctl(2) does. */
 static int set_events(int fd, bool registered, uint32_t events)
 {
-	struct interest *each = &descriptors[fd].interest, before = *each;
+	struct interest *interest = &descriptors[fd].interest, before = *interest;
 	uint32_t waited = before.registered ? before.events : 0;
 	int result;
 
-	each->registered = registered;
-	each->events = events;
+	interest->registered = registered;
+	interest->events = events;
 	if ((events & EPOLLOUT) == 0 || (events & UNSUPPORTED_FLAGS) != 0)
-		each->promised = false;
-	else if ((waited & EPOLLOUT) == 0 && each->promises_left > 0 && !each->library_waits)
+		interest->promised = false;
+	else if ((waited & EPOLLOUT) == 0 && interest->promises_left > 0 && !interest->library_waits)
 		promise_write(fd);
-	if (each->in_kernel) {
+	if (interest->in_kernel) {
 		append(CHANGED, fd);
 		return 0;
 	}
 	result = update_kernel(fd);
 	if (result != 0) {
-		each->registered = before.registered;
-		each->events = before.events;
-		each->promised = before.promised;
+		interest->registered = before.registered;
+		interest->events = before.events;
+		interest->promised = before.promised;
 	}
 	return result;
 }
@@ -163,22 +165,22 @@ int change_registration(int operation, int fd, const struct epoll_event *event)
 
 void record_write(int fd, bool all)
 {
-	struct interest *each = &descriptors[fd].interest;
+	struct interest *interest = &descriptors[fd].interest;
 
-	each->promises_left = all && !without_may_write ? PROMISES : 0;
-	if (each->promises_left > 0 && waits_to_write(fd) && !each->library_waits &&
-	    (each->events & UNSUPPORTED_FLAGS) == 0)
+	interest->promises_left = all && !without_may_write ? PROMISES : 0;
+	if (interest->promises_left > 0 && waits_to_write(fd) && !interest->library_waits &&
+	    (interest->events & UNSUPPORTED_FLAGS) == 0)
 		promise_write(fd);
 }
 
-void set_library_waits(int fd, bool rest)
+void set_library_waits(int fd, bool waits)
 {
-	struct interest *each = &descriptors[fd].interest;
+	struct interest *interest = &descriptors[fd].interest;
 
-	if (each->library_waits == rest)
+	if (interest->library_waits == waits)
 		return;
-	each->library_waits = rest;
-	each->promised = false;
+	interest->library_waits = waits;
+	interest->promised = false;
 	append(CHANGED, fd);
 }
 
@@ -208,25 +210,25 @@ int add_promised(struct epoll_event *events, int count, int max, int *timeout)
 	int clients = 0;
 
 	for (int next, fd = take_all(PROMISED); fd >= 0; fd = next) {
-		struct interest *each = &descriptors[fd].interest;
+		struct interest *interest = &descriptors[fd].interest;
 
 		next = next_of(PROMISED, fd);
-		if (each->promised && !each->event_given) {
-			if (each->promises_left == 0) {
-				each->promised = false;
+		if (interest->promised && !interest->event_given) {
+			if (interest->promises_left == 0) {
+				interest->promised = false;
 				append(CHANGED, fd);
 			} else if (may_give_event(fd) && count < max && descriptors[fd].joined == NULL) {
 				give_write_event(fd, &events[count++]);
-				each->promises_left--;
+				interest->promises_left--;
 			} else {
 				*timeout = 0;
 			}
 		}
-		clients += each->promised && place_at(fd) != 0 && !counted[place_at(fd)];
-		counted[place_at(fd)] |= each->promised;
-		if (each->promised)
-			append(each->event_given ? GIVEN : PROMISED, fd);
-		each->event_given = false;
+		clients += interest->promised && place_at(fd) != 0 && !counted[place_at(fd)];
+		counted[place_at(fd)] |= interest->promised;
+		if (interest->promised)
+			append(interest->event_given ? GIVEN : PROMISED, fd);
+		interest->event_given = false;
 	}
 	for (int next, fd = take_all(GIVEN); fd >= 0; fd = next) {
 		next = next_of(GIVEN, fd);

@@ -68,7 +68,7 @@ void start_turns(void);
 void end_turns(void);
 
 /* has_turns: return whether clients take turns, and *fd* may have a place. place_at: return the place of *fd*'s client,
- * or 0. is_clients: return whether *fd* belongs to a client. */
+ * or 0. belongs_to_client: return whether *fd* belongs to a client. */
 static inline bool has_turns(int fd)
 {
 	return fair && fd >= 0 && fd < DESCRIPTORS;
@@ -77,7 +77,7 @@ static inline uint16_t place_at(int fd)
 {
 	return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&descriptors[fd].place, memory_order_relaxed) : 0;
 }
-static inline bool is_clients(int fd)
+static inline bool belongs_to_client(int fd)
 {
 	return fair && place_at(fd) != 0;
 }
@@ -104,11 +104,11 @@ int kernel_epoll_ctl(int fd, int operation, uint32_t events);
 void begin_turn(int count);
 
 /* Remove the events of clients' epolls from *count* events. Store the places of these clients in *ready*, and their
- * number in *found*. Return how many events remain. */
-int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found);
+ * number in *ready_count*. Return how many events remain. */
+int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *ready_count);
 
-/* Add to *count* events the events of the *found* places in *ready*. Return the new count, at most *max*. */
-int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int found);
+/* Add to *count* events the events of the *ready_count* places in *ready*. Return the new count, at most *max*. */
+int add_clients(struct epoll_event *events, int count, int max, const uint16_t *ready, int ready_count);
 
 /* Repeat events of listeners, so that Squid accepts several connections. *others*: how many of *count* events do not
  * belong to clients. Return the new count, at most *max*. */
@@ -131,7 +131,7 @@ static inline bool waits_to_write(int fd)
 void record_write(int fd, bool all);
 
 /* Set whether the library itself waits until the kernel accepts the rest of the held data of *fd*. */
-void set_library_waits(int fd, bool rest);
+void set_library_waits(int fd, bool waits);
 
 /* Return whether the program may get an event of *fd* before the next request to the kernel. */
 bool may_give_event(int fd);
