@@ -146,7 +146,7 @@ class ParentsFile:
                 continue
             self._addresses.set_addresses(str(parent), found)
             # After an error, this also logs unchanged addresses, so that the next error is logged again.
-            self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
+            self._say(str(parent), f"addresses of parent {parent.host}: {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
         if counts := self._given_up_watch.new_counts():

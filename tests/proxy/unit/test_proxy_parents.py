@@ -282,7 +282,7 @@ def test_changed_addresses_are_listed_and_a_silent_name_server_removes_none(
     wait_until_true(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
     printed = capsys.readouterr().err
     assert printed.count("cannot look up parent p: Temporary failure in name resolution\n") == 2
-    assert printed.count("parent p is 192.0.2.1:3128\n") == 1
+    assert printed.count("addresses of parent p: 192.0.2.1:3128\n") == 1
 
 
 def test_start_and_end_of_each_name_server_failure_are_reported(
@@ -309,7 +309,7 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
     parents_file.set_parents([Parent(parse(PEER)[0], "p", 3128)])
     while answers:
         parents_file._look_up_all()
-    up, down = "parent p is 192.0.2.1:3128", "cannot look up parent p: no answer"
+    up, down = "addresses of parent p: 192.0.2.1:3128", "cannot look up parent p: no answer"
     assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
 
 
