@@ -89,7 +89,7 @@ class Outcome:
     """One transfer with a fault. Times are in seconds; infinity if the event did not happen in the recorded time."""
 
     before: float = figure(
-        "Wi-Fi before, share", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2
+        "Wi-Fi / link", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2
     )
     """Wi-Fi's rate before the fault, in bits/s."""
     recovered: float = _figure(
