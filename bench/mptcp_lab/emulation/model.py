@@ -11,10 +11,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 
-BEHAVIOURS = (
-    "nothing", "nat", "remove-syn", "remove-data", "nop-syn", "nop-data", "sequence", "split-both", "split-first",
-    "split-second", "split-second-later", "coalesce", "alg-longer", "alg-shorter", "duplicate", "reorder",
-)  # fmt: skip
+BEHAVIOURS = {
+    "nothing": "passes everything on, by the same way as the others",
+    "nat": "another source address and port",
+    "remove-syn": "MPTCP options removed from SYNs",
+    "remove-data": "MPTCP options removed from segments with data",
+    "nop-syn": "MPTCP options of SYNs replaced by NOPs",
+    "nop-data": "MPTCP options of segments with data replaced by NOPs",
+    "sequence": "sequence numbers rewritten",
+    "split-both": "segments split, options on both parts",
+    "split-first": "segments split, options on the first part",
+    "split-second": "segments split, options on the second part",
+    "split-second-later": "only the second segment with data split, options on its second part",
+    "coalesce": "two segments become one, with the options of the first",
+    "alg-longer": "an address in the payload is translated, and becomes longer",
+    "alg-shorter": "an address in the payload is translated, and becomes shorter",
+    "duplicate": "every segment comes twice",
+    "reorder": "one of ten segments is overtaken by three",
+}
 """The behaviours of middleboxes, by their names in ``native/middlebox/behaviours.c``: Table 1 and section 4.2 of
 Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), and duplicated and reordered segments."""
 SHORT_ADDRESS, LONG_ADDRESS = "10,77,1,2,", "192,168,100,200,"
