@@ -77,7 +77,7 @@ static void try_read(const uint8_t *data, size_t size)
 #define UPLOADS 64
 
 /* Each byte is a turn of the event loop, and selects the first upload. The turn reads this and all later ones once. */
-static void try_turns(const uint8_t *data, size_t size)
+static void try_zero_reads(const uint8_t *data, size_t size)
 {
 	static int sockets[UPLOADS];
 	bool had_turn = false;
@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	switch (data[0] % 13) {
 	case 5: try_read(data + 1, size - 1); break;
-	case 9: try_turns(data + 1, size - 1); break;
+	case 9: try_zero_reads(data + 1, size - 1); break;
 	case 10: try_client(data + 1, size - 1); break;
 	case 11: try_fair_turn(data + 1, size - 1); break;
 	case 12: try_writes(data + 1, size - 1); break;

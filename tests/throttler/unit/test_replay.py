@@ -102,7 +102,7 @@ def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
 
 def test_truncated_headers_are_counted(replay: Run) -> None:
     code, out, err = replay(pcap(BOTH, snap=68))
-    assert code == 1, "no packet of the capture was read"
+    assert code == 1, "replay succeeded, although no packet of the capture was read"
     assert "0 connections" in out
     assert "note: 22 packets without a whole TCP header; capture 160 bytes (tcpdump -s 160)" in err
 
@@ -121,19 +121,19 @@ def test_time_of_the_capture_opens_rules_and_expires_handshakes(replay: Run) -> 
     assert f"                 10.77.0.1:48830 {end_text}" in lines
     # The capture does not contain the end of the handshake.
     (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
-    assert ended["kind"] == "segment", "an expired handshake causes no event"
+    assert ended["kind"] == "segment", "an expired handshake caused an event"
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 11), (11, 0)])
-def test_wrong_time_in_a_packet_does_not_slow_down_replay(replay: Run, before: int, after: int) -> None:
+@pytest.mark.parametrize(("frames_before", "frames_after"), [(1, 11), (11, 0)])
+def test_wrong_time_in_a_packet_does_not_slow_down_replay(replay: Run, frames_before: int, frames_after: int) -> None:
     """Defect: before a packet with a time in the year 2100, replay advanced from 2023 to 2100 second by second.
 
     Before that packet there is a SYN, or an open connection.
     """
     seconds_to_2100 = 77 * 365.25 * 86_400
-    frames = [*BOTH[:before], (START + seconds_to_2100, "v0", BOTH[11][2]), *BOTH[:after]]
+    frames = [*BOTH[:frames_before], (START + seconds_to_2100, "v0", BOTH[11][2]), *BOTH[:frames_after]]
     _, out, err = replay(pcap(frames), "--interface", "v0")
-    assert f"1 connection, 2 subflows and {before + 1 + after} segments" in out
+    assert f"1 connection, 2 subflows and {frames_before + 1 + frames_after} segments" in out
     assert err == ""
 
 
@@ -173,7 +173,7 @@ VERSION_0 = [
 
 
 def version_0_frame(number: int) -> Frame:
-    """Return a frame of this dialogue. Its sequence numbers do not change, because replay does not follow them."""
+    """Return a frame of VERSION_0. Its sequence numbers do not change, because replay does not follow them."""
     from_client, flags, option, _ = VERSION_0[number]
     options = bytes.fromhex(option)
     options += b"\x01" * (-len(options) % 4)
@@ -198,8 +198,8 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
     if form:
         found = entries(out)
         segments = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
-        rest = [each["kind"] for each in found if each["kind"] != "segment"]
-        assert rest == ["summary"], "no events of connections, subflows or caps exist"
+        other_kinds = [each["kind"] for each in found if each["kind"] != "segment"]
+        assert other_kinds == ["summary"], "there are events of connections, subflows or caps"
         assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
     else:
         lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
@@ -328,8 +328,8 @@ def test_capture_from_the_testbed(name: str, capsys: pytest.CaptureFixture[str])
     throttler = Path(__file__).parents[1]
     policy = throttler.parents[1] / "conf/policy.yaml"
     assert main(["replay", str(throttler / f"captures/{name}.pcap"), "--policy", str(policy)]) == 0
-    segments = capsys.readouterr()
-    assert segments.out.splitlines()[-1] == "rule spare-ethernet: 1 cap, 0.2 s and 30.0 KB in all"
-    assert segments.err == ""
+    output = capsys.readouterr()
+    assert output.out.splitlines()[-1] == "rule spare-ethernet: 1 cap, 0.2 s and 30.0 KB in all"
+    assert output.err == ""
     if name == "ethernet":
-        assert segments.out == (throttler / "golden/replay-ethernet.txt").read_text()
+        assert output.out == (throttler / "golden/replay-ethernet.txt").read_text()

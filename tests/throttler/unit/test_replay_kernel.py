@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the events that replay derives from a capture. It checks handshakes like the kernel."""
+"""Tests for the events that replay derives from a capture. Replay checks handshakes like the kernel."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TestHandshakes:
         path = host.initial()
         assert kinds(kernel, path.syn(), path.syn_ack(), path.ack(forged=True)) == []
         assert kinds(kernel, path.from_client(ACK, MpCapable(0, 1)), path.ack()) == [K.CREATED]
-        assert kinds(kernel, path.ack()) == [], "a repeated third ACK causes no event"
+        assert kinds(kernel, path.ack()) == [], "a repeated third ACK caused an event"
 
     def test_join_must_have_the_right_hmac(self, kernel: SimulatedKernel, host: Host) -> None:
         """A replayed HMAC is invalid, because the proxy's nonce is new for each join."""

@@ -26,8 +26,6 @@ from mptcp_throttler.views.requests import MAX_REQUEST
 
 LARGE_BYTES = 20_000_000
 """Number of bytes that exceeds the buffer of a Unix socket."""
-
-
 LONG_SECONDS = 60.0
 """Timeout in seconds within which a client sends its request even on a slow machine."""
 
@@ -153,7 +151,7 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
             clients[0].close()
             # The waiting client is served.
             async with asyncio.timeout(60):
-                while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
+                while set(server._children.values()) == set(children):  # noqa: ASYNC110 - no event exists for this
                     await asyncio.sleep(0.001)
             children += await wait_for_children(server, MAX_ANSWERS)
         for client in clients:

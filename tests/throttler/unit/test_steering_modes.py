@@ -28,11 +28,11 @@ def balanced(ethernet: int, wifi: int) -> Steer:
 
 
 def sample(
-    name: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
+    four_tuple: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
 ) -> tuple[str, KernelSubflow]:
     """Return a subflow's path and its socket. *rtt* is in seconds."""
     tcp = EMPTY_TCP_INFO._replace(not_sent=not_sent, unacked=unacked, rtt=round(rtt * 1e6))
-    return NAMES[name], KernelSubflow(1, name, True, 0, 0, False, read, int(delivered), tcp=tcp)
+    return NAMES[four_tuple], KernelSubflow(1, four_tuple, True, 0, 0, False, read, int(delivered), tcp=tcp)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Scene:
 def links(
     ethernet: float, wifi: float, demand: float = 1e9
 ) -> Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]:
-    """Return a function for two links that a scheduler fills in proportion.
+    """Return a function for two links that a scheduler fills in proportion to their rates.
 
     Backup subflows carry data only if there is no regular subflow.
     """
@@ -266,7 +266,7 @@ def test_shares_are_met_if_the_demand_is_below_the_capacity(
         carried = scene.run(10)
         assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(ethernet, abs=5)
         assert 8 * sum(carried.values()) / 10 == pytest.approx(demand * MBIT, rel=0.01), (
-            "balancing does not reduce the total rate"
+            "balancing changed the total rate"
         )
 
 
@@ -317,7 +317,7 @@ def test_caps_are_removed_when_another_path_stops_carrying_data(
     scene.carry = links(20, 30, demand)
     scene.run(1.4)
     assert [treatment.rate for treatment in scene.treatments.values()] == [None, None], (
-        "the measurement still includes the outage"
+        "a cap was set from a measurement that includes the outage"
     )
     scene.run(8)
     after = scene.treatments[ETHERNET].rate

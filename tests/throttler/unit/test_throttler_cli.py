@@ -51,7 +51,7 @@ def host_interfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str
     """Names of the host's interfaces. All features of the kernel and all libraries are present, and the proxy runs."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
-    (tmp_path / "tcp6").write_text(table_of())
+    (tmp_path / "tcp6").write_text(tcp_table_of())
     monkeypatch.setattr(tcp_table, "TABLES", (tmp_path / "tcp6",))
     monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
     monkeypatch.setattr(throttler_needs, "missing_bpf", lambda *_: None)
@@ -135,7 +135,7 @@ def test_plan_reads_times_in_the_policys_time_zone_and_accepts_used_volumes(
         assert capsys.readouterr().err.startswith("--used: ")
 
 
-def table_of(*clients: str) -> str:
+def tcp_table_of(*clients: str) -> str:
     """Return the text of /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
     addresses = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
     printed = ("".join(address[i : i + 4][::-1].hex() for i in range(0, 16, 4)).upper() for address in addresses)
@@ -162,7 +162,7 @@ def test_check_reports_paths_without_clients(
     clients: tuple[str, ...],
     severity: str,
 ) -> None:
-    (settings.parent / "tcp6").write_text(table_of(*clients))
+    (settings.parent / "tcp6").write_text(tcp_table_of(*clients))
     monkeypatch.setattr(link, "networks", lambda: [ip_network(network)])
     assert main(["check", "--config", str(settings)]) == 0
     assert [each.split(": ")[1] for each in capsys.readouterr().err.splitlines()] == ([severity] if severity else [])
@@ -200,8 +200,8 @@ def test_plan_reports_connections_without_a_class(
 ) -> None:
     """Defect: plan ended with a traceback if no further class was available."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
-    each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
-    rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
+    cap = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
+    rules = f"rules: [{{name: each, {cap}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
     (settings.parent / "policy.yaml").write_text(f"version: 1\npaths: {{any: {{subflow: initial}}}}\n{rules}\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -209,7 +209,7 @@ def test_plan_reports_connections_without_a_class(
     assert lines[3:5] == ["# connection 00000002", f"#   cannot be capped (down): {message}"]
     assert f"# {message}" in lines
     assert len([line for line in lines if line.startswith("tc class")]) == 3, (
-        "the plan has the link's class, the default class, and one cap"
+        "the plan has other classes than the link's, the default class, and that of one cap"
     )
 
 

@@ -36,7 +36,7 @@ def test_wide_terminal_shows_bytes_class_and_reason() -> None:
     assert lines[0].split()[-3:] == ["bytes", "class", "reason"]
     assert " ethernet " in lines[2]
     assert lines[2].endswith("14M 4d50:10   rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
-    assert len(lines) == 5, "the reason is in the subflow's line"
+    assert len(lines) == 5, "the reason is not in the subflow's line"
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,10 @@ def test_upload_cap_has_its_own_line() -> None:
     assert lines[4].split() == ["upload", "2M", "held"]
     assert lines[5] == "    upload: rule up …"
     lines = lines_of(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))
-    assert lines[4].split() == ["upload", "2M", "coming"], "the upload's class does not have its rate yet"
-    assert lines[2].split()[-1] == "held", "the download's cap has its own state"
+    assert lines[4].split() == ["upload", "2M", "coming"], (
+        "wrong state, because the upload's class does not have its rate yet"
+    )
+    assert lines[2].split()[-1] == "held", "the download's cap has the state of the upload's"
 
 
 def test_unknown_values_are_shown_as_dashes() -> None:

@@ -184,7 +184,7 @@ def test_path_that_failed_while_idle_is_detected_when_it_carries_no_data() -> No
     scene.run(8)
     slow.wifi = 0
     scene.run(12)
-    assert not scene.changes, "at this cap, data that the scheduler assigns at one time take five seconds"
+    assert not scene.changes, "the cap was relaxed, although it delays the data of one assignment by five seconds"
 
 
 def test_only_connections_limited_by_a_shared_cap_are_relaxed() -> None:
@@ -232,7 +232,7 @@ def test_pause_doubles_while_the_path_stays_degraded() -> None:
     assert len(scene.changes) == 1
     upload.ethernet = 2 * MBIT
     scene.run(60)
-    assert len(scene.changes) == 2, "the cap is restored for a test, because the client sends less than the cap allows"
+    assert len(scene.changes) == 2, "the cap was not restored for a test, although the client sends less than it allows"
 
 
 def test_new_or_ended_subflow_has_no_missing_data() -> None:
