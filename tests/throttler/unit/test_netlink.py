@@ -28,6 +28,8 @@ from mptcp_throttler.shaping.model import Ownership
 HEADER = struct.Struct("=IHHII")
 ROUTE = 0
 NLM_F_DUMP_INTR = 0x10
+ANSWER = 9
+"""Message kind of the fake kernel's answers with data. Any value serves."""
 
 
 def message(kind: int, sequence: int, body: bytes, flags: int = 0) -> bytes:
@@ -63,7 +65,7 @@ def connect_fake(netlink: NetlinkSocket, answer: Callable[[int], list[bytes]]) -
 def test_dump_that_ends_with_an_error_raises_the_error() -> None:
     netlink = connect_fake(
         NetlinkSocket(ROUTE),
-        lambda n: [message(9, n, b"one"), message(NLMSG_DONE, n, struct.pack("=i", -errno.ENOBUFS))],
+        lambda n: [message(ANSWER, n, b"one"), message(NLMSG_DONE, n, struct.pack("=i", -errno.ENOBUFS))],
     )
     dump = netlink.dump(8, b"", "list things")
     assert next(dump) == b"one"
@@ -74,7 +76,7 @@ def test_dump_that_ends_with_an_error_raises_the_error() -> None:
 def test_interrupted_dump_is_reported() -> None:
     flags = NLM_F_DUMP_INTR
     netlink = connect_fake(
-        NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one", flags), message(NLMSG_DONE, n, bytes(4))]
+        NetlinkSocket(ROUTE), lambda n: [message(ANSWER, n, b"one", flags), message(NLMSG_DONE, n, bytes(4))]
     )
     assert list(netlink.dump(8, b"", "list things")) == [b"one"]
     assert netlink.interrupted
@@ -88,7 +90,7 @@ def test_sequence_numbers_restart_after_the_largest() -> None:
     netlink._sequence = 0xFFFFFFFD
     netlink.requests([(1, 0, b"")] * 5, "do five things")
     assert netlink._sequence == 2
-    netlink = connect_fake(NetlinkSocket(ROUTE), lambda n: [message(9, n, b"answer")])
+    netlink = connect_fake(NetlinkSocket(ROUTE), lambda n: [message(ANSWER, n, b"answer")])
     netlink._sequence = 0xFFFFFFFF
     assert netlink.ask(8, b"", "ask") == b"answer"
 

@@ -134,7 +134,7 @@ def test_flags_file_exists_from_the_first_steering_policy_to_the_stop(host: Fake
         await manager.commit(LOAD_BALANCED)
         assert not note.exists()
         await manager.prepare(STEERED)
-        assert note.exists(), "the file does not exist before a flag is set"
+        assert note.exists(), "the file was not written before a flag is set"
         await manager.commit(STEERED)
         assert not manager.flags_note.take_over()
         await manager.prepare(LOAD_BALANCED)

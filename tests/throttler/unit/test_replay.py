@@ -149,8 +149,8 @@ def test_version_0_is_reported_and_not_tracked(replay: Run) -> None:
     syn = BOTH[0][2]
     version_0_syn = syn[:-2] + b"\x00\x81"
     code, out, err = replay(pcap([(START, "v0", version_0_syn)]))
-    words = "requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
-    assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {words}" in out
+    explanation = "requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
+    assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {explanation}" in out
     assert code == 0
     assert "note: 1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in err
 
@@ -179,8 +179,11 @@ def version_0_frame(number: int) -> Frame:
     options += b"\x01" * (-len(options) % 4)
     ends = (bytes([10, 77, 0, 1]), 48_830), (bytes([10, 77, 0, 2]), 3128)
     (source, port), (target, other_port) = ends if from_client else ends[::-1]
-    words = (20 + len(options)) // 4 << 12 | flags
-    tcp = struct.pack("!HHIIHHHH", port, other_port, 1000, 2000 if flags & 0x10 else 0, words, 65535, 0, 0) + options
+    length_and_flags = (20 + len(options)) // 4 << 12 | flags
+    tcp = (
+        struct.pack("!HHIIHHHH", port, other_port, 1000, 2000 if flags & 0x10 else 0, length_and_flags, 65535, 0, 0)
+        + options
+    )
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0) + source + target
     ethernet = BOTH[0][2][:14] if from_client else BOTH[0][2][6:12] + BOTH[0][2][:6] + b"\x08\x00"
     return START + number / 1000, "v0", ethernet + ip + tcp

@@ -21,7 +21,7 @@ from mptcp_throttler.stages.resting import (
     RestStage,
 )
 
-STEP = 0.2
+STEP_SECONDS = 0.2
 
 
 SLOW_PATHS = load_policy("version: 1\nrest_slow_paths: true\nrules: []\n", "policy.yaml")
@@ -61,11 +61,11 @@ class Scene:
 
     def run(self, seconds: float) -> bool:
         """Advance the time. Return whether the first connection's capped subflow rests."""
-        for _ in range(round(seconds / STEP)):
-            self.now += STEP
+        for _ in range(round(seconds / STEP_SECONDS)):
+            self.now += STEP_SECONDS
             sockets = []
             for flow in [each for flows in self.flows.values() for each in flows]:
-                flow.advance(STEP)
+                flow.advance(STEP_SECONDS)
                 sockets.append(flow.socket)
             for token in observe_all(self.stage, make_samples(self.now, sockets)).changed:
                 self.apply(token)
@@ -101,7 +101,7 @@ def test_rest_ends_if_the_other_path_is_slow_and_has_data() -> None:
     slow.unacked = 1
     assert scene.run(5.0), "the rest ended, although the resting subflow has data in flight"
     slow.unacked = 0
-    assert scene.run(2 * WAKE_WINDOWS * STEP + STEP) is False
+    assert scene.run(2 * WAKE_WINDOWS * STEP_SECONDS + STEP_SECONDS) is False
     assert scene.run(5.0) is False
     assert scene.changes == 1
 
@@ -142,13 +142,15 @@ def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     slow, other = scene.first_flows
     slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
     assert not scene.apply()
-    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP_SECONDS)
     assert scene.run(FIRST_REST_SECONDS - 3)
     assert not scene.run(3.2), "the path is not tried again"
-    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP_SECONDS)
     assert scene.run(2 * FIRST_REST_SECONDS - 3)
     other.rate = 1 * MBIT
-    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest continues, although the other path is now as slow"
+    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP_SECONDS), (
+        "the rest continues, although the other path is now as slow"
+    )
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
     other.rate = 48 * MBIT
     assert not scene.run(5.0), "the path rests, although it is fast enough"
@@ -163,9 +165,9 @@ def scene_with_blocking_path() -> Scene:
     slow.rate, slow.waiting = 1 * MBIT, 60_000
     for _ in range(3):
         other.rate, other.waiting, other.unacked = 24 * MBIT, 60_000, 10
-        scene.run(2 * STEP)
+        scene.run(2 * STEP_SECONDS)
         other.rate, other.waiting, other.unacked = 0, 0, 0
-        scene.run(6 * STEP)
+        scene.run(6 * STEP_SECONDS)
     return scene
 
 
@@ -188,7 +190,7 @@ def test_path_that_did_not_delay_the_other_path_is_used_again(megabits: int) -> 
     other.rate, other.unacked = megabits * MBIT, 10
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
     assert scene.run(1.0), "the rest ended too early"
-    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP) is (megabits == 12)
+    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP_SECONDS) is (megabits == 12)
 
 
 def test_only_path_never_rests() -> None:

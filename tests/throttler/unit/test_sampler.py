@@ -165,7 +165,7 @@ def test_few_watched_subflows_are_looked_up() -> None:
     run(sample_once(sampler_of(sockets, consumer)))
     assert (sockets.dumps, sockets.lookups) == (0, 2)
     assert consumer.samples == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], (
-        "the samples are wrong: one of two subflows has no socket"
+        "wrong samples: only one of the two subflows has a socket"
     )
 
 
@@ -287,7 +287,7 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
     run(scenario())
     ((_, requested, found, _),) = consumer.samples
     assert {subflow(5000), subflow(6000)} <= requested
-    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "other subflows have no socket than 6000"
+    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "not exactly the subflow 6000 lacks a sample"
 
 
 def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

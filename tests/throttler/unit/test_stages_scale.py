@@ -106,9 +106,7 @@ class Host:
 
 def test_only_downloading_connections_are_urgent_and_only_caps_of_degraded_ones_relaxed() -> None:
     host = Host(CAP)
-    assert len(host.guard.watched()) == CONNECTIONS, (
-        "other subflows are watched than the uncapped one of each connection"
-    )
+    assert len(host.guard.watched()) == CONNECTIONS, "not exactly the uncapped subflow of each connection is watched"
     assert not host.steering.watched()
     assert [host.sweep() for _ in range(3)] == [0, 0, 0]
     assert not host.guard.urgent()

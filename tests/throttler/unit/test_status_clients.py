@@ -40,7 +40,7 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         assert answer["total"] == 3
         first, second = answer["clients"]
         assert (first["client"], first["connections"], first["subflows"], first["bytes_sent"]) == (WIFI, 2, 3, 6 * MB)
-        assert first["capped"] == 1, "other subflows are capped than the one on path a"
+        assert first["capped"] == 1, "not exactly the subflow on path a is capped"
         assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
         assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
         # A client without a connection may have used up a budget.

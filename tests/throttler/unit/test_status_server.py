@@ -266,14 +266,14 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (PermissionError(1, "Operation not permitted"), "status_group staff: Operation not permitted"),
         (LookupError("no such group"), "status_group staff: no such group"),
     ],
 )
 def test_group_that_the_socket_cannot_get_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
@@ -282,7 +282,7 @@ def test_group_that_the_socket_cannot_get_is_an_error(
         await StatusServer(tmp_path / "s", lambda _: iter([b"."]), "staff").open()
 
     monkeypatch.setattr("shutil.chown", refuse)
-    with pytest.raises(KernelError, match=words):
+    with pytest.raises(KernelError, match=message):
         asyncio.run(scenario())
 
 

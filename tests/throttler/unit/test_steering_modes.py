@@ -42,8 +42,11 @@ class Scene:
     steer: Steer
     carry: Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]
     waiting: int = 500_000
+    """Bytes that wait on each subflow to be sent."""
     spacing: float = 0.2
+    """Seconds between two samples."""
     outstanding: dict[FourTuple, int] = field(default_factory=dict)
+    """Unacknowledged packets of each subflow."""
     rtt: float = 0.02
     ticks: int = 0
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))

@@ -404,7 +404,7 @@ def test_connection_stays_urgent_after_a_long_sweep() -> None:
 def test_small_downloads_that_together_fill_a_path_open_the_next_path() -> None:
     """Defect: each download had waiting data only for a moment, and the second path stayed unused."""
     stage = SteeringStage()
-    hosts = [2] * 8 + [3]
+    hosts = [2] * 8 + [3]  # eight downloads of one client, and one of another
     flows = [
         [
             Flow(four_tuple(1, token)._replace(remote=bytes((10, 77, 1, host))), False, 0.0, 0, 0, token),

@@ -209,7 +209,7 @@ def test_plan_reports_connections_without_a_class(
     assert lines[3:5] == ["# connection 00000002", f"#   cannot be capped (down): {message}"]
     assert f"# {message}" in lines
     assert len([line for line in lines if line.startswith("tc class")]) == 3, (
-        "the plan has other classes than the link's, the default class, and that of one cap"
+        "the plan does not have exactly the link's class, the default class, and one cap"
     )
 
 
@@ -237,8 +237,8 @@ def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.Ca
 def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text() + "listen_ports: [3128, 3129]\n")
     assert main(["check", "--config", str(settings)]) == 0
-    words = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
-    assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {words}\n"
+    message = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
+    assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {message}\n"
 
 
 @pytest.mark.usefixtures("host_interfaces")
@@ -249,9 +249,9 @@ def test_check_warns_of_an_interface_that_is_stacked_on_another(
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
     monkeypatch.setattr(link, "read_lower_interfaces", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
-    words = "warning: interfaces: wan1 is stacked on wan0, and packets of wan1 pass both"
+    message = "warning: interfaces: wan1 is stacked on wan0, and packets of wan1 pass both"
     (warning,) = (each for each in capsys.readouterr().err.splitlines() if "is stacked on" in each)
-    assert warning.startswith(f"{settings}:1: {words}")
+    assert warning.startswith(f"{settings}:1: {message}")
     assert warning.endswith("; list only wan1 or wan0")
 
 
@@ -287,8 +287,8 @@ def test_check_reports_missing_kernel_features_of_the_daemon(
         feature_probe, "try_features", lambda features: ({}, "only root may create a network namespace")
     )
     assert main(["check", "--config", str(settings)]) == 0
-    words = "note: the kernel's features were not tested: only root may create a network namespace"
-    assert capsys.readouterr().err == f"{settings}: {words}\n"
+    message = "note: the kernel's features were not tested: only root may create a network namespace"
+    assert capsys.readouterr().err == f"{settings}: {message}\n"
 
 
 @pytest.mark.usefixtures("host_interfaces")
@@ -471,8 +471,8 @@ def test_incomplete_status_answer_is_an_error(tmp_path: Path, parts: list[bytes]
         command = [sys.executable, "-c", QUERY_PROGRAM, str(tmp_path / "s")]
         completed = subprocess.run(command, capture_output=True, check=True)
     assert completed.stdout.endswith(b"1 []\n")
-    words = "the answer ended too early, or the daemon is older than this command; then restart it"
-    assert completed.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {words}\n"
+    message = "the answer ended too early, or the daemon is older than this command; then restart it"
+    assert completed.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {message}\n"
 
 
 def test_kernel_error_is_printed_in_one_line(

@@ -78,7 +78,7 @@ answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
     }
 )
 invalid_answers = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
-TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
+TCP_SUBFLOW = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 
 
 @settings(max_examples=examples(200))
@@ -89,14 +89,14 @@ TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 )
 def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]) -> None:
     table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT]), 100.0
-    tracker.resync([TCP], now)
+    tracker.resync([TCP_SUBFLOW], now)
     expected_paths: dict[FourTuple, tuple[str, int]] = {}
     activity: dict[int, tuple[tuple[int, int], float]] = {}
     for step, seconds in steps:
         now += seconds
         events = tracker.expire(now)
         if step == "resync":
-            events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
+            events += tracker.resync([TCP_SUBFLOW, *(each.socket for each in table.paths.values())], now)
         else:
             try:
                 kernel_events = table.update(step, now)
@@ -107,7 +107,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
                 expected_paths = dict(_expected_paths(step, activity, now))
             events += [each for event in kernel_events for each in tracker.apply_event(event)]
             if tracker.needs_resync:
-                events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
+                events += tracker.resync([TCP_SUBFLOW, *(each.socket for each in table.paths.values())], now)
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
         tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
         tracked = {
