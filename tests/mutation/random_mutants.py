@@ -202,6 +202,7 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
         line_counts = Counter(test for of_lines in tests.values() for of_line in of_lines.values() for test in of_line)
 
         def killing_set(mutant: Mutant) -> str:
+            """Return the name of the smallest set of tests that kills *mutant*."""
             copy, of_lines = copies.get(), tests[mutant.module]
             # A line that runs at import counts as covered by all tests of its module. Tests that run few other lines
             # are run first.

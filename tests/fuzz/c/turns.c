@@ -76,7 +76,7 @@ static void try_read(const uint8_t *data, size_t size)
 
 #define UPLOADS 64
 
-/* Each byte is a turn of the event loop, and selects the first upload. The turn reads this and all later ones once. */
+/* Each byte is a turn of the event loop, and selects an upload. The turn reads each upload from this to the last once. */
 static void try_zero_reads(const uint8_t *data, size_t size)
 {
 	static int sockets[UPLOADS];
@@ -95,8 +95,8 @@ static void try_zero_reads(const uint8_t *data, size_t size)
 			errno = 0;
 			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
 		}
-		/* Each turn reads the last upload, and its second read begins a turn for the library (zero_read.c). So each
-		 * turn after the first has exactly one pause. */
+		/* For the library (zero_read.c), a turn begins when an upload is read again. Each turn reads the last upload,
+		 * so each turn after the first has exactly one pause. */
 		assert(pauses == had_turn || (i == 0 && pauses <= 1));
 		had_turn = true;
 	}

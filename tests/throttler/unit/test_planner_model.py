@@ -57,7 +57,7 @@ class Connection:
 
 
 class History(RuleBasedStateMachine):
-    """Each rule is one event that a planner handles. The model has the expected state in the simplest form."""
+    """Each method with @rule is an event that a planner handles. The fields but ``planner`` are the expected state."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT: Final = re.compile(r"(old|new|)\$ (.*)")
 POLICY_HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
 REQUIRED_PROGRAMS: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
-"""For each of our programs: a program that it needs."""
+"""For each command: the program that must be installed."""
 PROGRAMS: Final = {
     "sudo": 'exec "$@"',
     "systemctl": 'echo "$@" >>HERE/systemctl',

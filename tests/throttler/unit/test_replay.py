@@ -108,19 +108,17 @@ def test_truncated_headers_are_counted(replay: Run) -> None:
 
 
 def test_time_of_the_capture_opens_rules_and_expires_handshakes(replay: Run) -> None:
-    night = POLICY + "    when: {min_subflows: 1, hours: ['22:13-22:20']}\n"
-    night = night.replace("throttle: {rate: 5 Mbit/s}}", "throttle: {rate: 5 Mbit/s}, lift_last: false,").replace(
-        "\n    when:", " when:"
-    )
+    when = "lift_last: false, when: {min_subflows: 1, hours: ['22:13-22:20']}"
+    night = POLICY.replace("throttle: {rate: 5 Mbit/s}}", f"throttle: {{rate: 5 Mbit/s}}, {when}}}")
     handshake = BOTH[:4]
     later: Frame = (START + 4000, "v0", BOTH[11][2])
-    _, out, _ = replay(pcap([*handshake, later]), policy=night + "}")
+    _, out, _ = replay(pcap([*handshake, later]), policy=night)
     lines = out.splitlines()
     assert "22:20:00.000000  the hours of rule spare end" in lines
     end_text = "cap of rule spare ended after 400.0 s, 0 B: rule spare does not apply: outside its hours"
     assert f"                 10.77.0.1:48830 {end_text}" in lines
     # The capture does not contain the end of the handshake.
-    (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
+    (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night)[1])[1:2]
     assert ended["kind"] == "segment", "an expired handshake caused an event"
 
 

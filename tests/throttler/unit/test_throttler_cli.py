@@ -39,7 +39,7 @@ NOON = "2026-11-20T12:00+00:00"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """A settings file in the directory of a copy of the shipped policy."""
+    """A settings file beside a copy of the shipped policy."""
     (tmp_path / "policy.yaml").write_text((ROOT / "conf/policy.yaml").read_text())
     path = tmp_path / "throttler.yaml"
     path.write_text("interfaces: [wan0]\npolicy: policy.yaml\n")
