@@ -205,7 +205,7 @@ def test_reload_to_another_steering_policy_keeps_the_keeper(host: FakeHost) -> N
     run(host, script)
 
 
-@pytest.mark.parametrize("policy", [LOAD_BALANCED, DRY_RUN.applied])
+@pytest.mark.parametrize("policy", [LOAD_BALANCED, DRY_RUN.applied], ids=["load balancing", "dry run"])
 def test_other_policies_change_nothing(host: FakeHost, policy: Any) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(policy)

@@ -251,6 +251,18 @@ def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
             "note: 22 packets of link type 127 not read; supported are Ethernet (1), Linux cooked (113, 276)",
         ),
     ],
+    ids=[
+        "empty",
+        "GIF",
+        "pcap cut in its header",
+        "pcapng cut in its header",
+        "damaged gzip",
+        "pcap cut in a packet",
+        "pcapng cut in a packet",
+        "gzip cut",
+        "pcapng overwritten at its end",
+        "unknown link type",
+    ],
 )
 def test_damaged_capture_is_reported_in_one_line(replay: Run, capture: bytes, code: int, message: str) -> None:
     exit_code, _, err = replay(capture, "--interface", "v1")
@@ -279,6 +291,7 @@ def test_replay_reads_standard_input(
         ),
         (["--config", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
     ],
+    ids=["invalid prefix", "missing settings file"],
 )
 def test_wrong_options_are_reported(replay: Run, arguments: list[str], message: str) -> None:
     code, out, err = replay(pcap(BOTH), *arguments)

@@ -43,7 +43,9 @@ def connect_two_paths(kernel: SimulatedKernel, host: Host) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(
-    ("frames", "token", "remote_id", "backup"), [(IPV4, IPV4_TOKEN, 5, True), (IPV6, IPV6_TOKEN, 6, False)]
+    ("frames", "token", "remote_id", "backup"),
+    [(IPV4, IPV4_TOKEN, 5, True), (IPV6, IPV6_TOKEN, 6, False)],
+    ids=["IPv4", "IPv6"],
 )
 def test_events_of_real_linux_connections(
     kernel: SimulatedKernel, frames: list[tuple[float, str, bytes]], token: int, remote_id: int, backup: bool

@@ -252,8 +252,9 @@ def test_invalid_setting(case: str) -> None:
             ],
         ),
     ],
+    ids=["empty file", "no required setting", "empty values", "repeated and too long interfaces"],
 )
-def test_missing_required_settings_are_reported(text: str, expected: list[str]) -> None:
+def test_missing_or_invalid_required_settings_are_reported(text: str, expected: list[str]) -> None:
     assert problems(text) == expected
 
 

@@ -185,6 +185,18 @@ def proc_sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "text",
         7,
     ],
+    ids=[
+        "path outside",
+        "path instead of a name",
+        "another sysctl",
+        "command as value",
+        "newline in the value",
+        "number as value",
+        "empty value",
+        "list",
+        "text",
+        "number",
+    ],
 )
 def test_invalid_sysctl_file_is_refused(tmp_path: Path, proc_sys: Path, note: object) -> None:
     outside = tmp_path / "root" / "outside"

@@ -271,6 +271,7 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
         (PermissionError(1, "Operation not permitted"), "status_group staff: Operation not permitted"),
         (LookupError("no such group"), "status_group staff: no such group"),
     ],
+    ids=["refused", "unknown"],
 )
 def test_group_that_the_socket_cannot_get_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
@@ -329,6 +330,7 @@ async def request(path: Path, *parts: bytes, end: bool = False) -> str:
         ([], False, ""),
         ([b"\n"], False, ""),
     ],
+    ids=["line", "line in two parts", "end instead of a newline", "two lines", "only the end", "nothing", "empty line"],
 )
 def test_request_is_the_first_line_or_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], end: bool, line: str

@@ -128,7 +128,7 @@ def stop_wifi(scene: Scene, ethernet_rate: float) -> None:
     scene.carry = lambda _: {ETHERNET: ethernet_rate * MBIT, WIFI: 0.0}
 
 
-@pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
+@pytest.mark.parametrize("steer", [STANDBY, PRIORITY], ids=["active-standby", "priority-based"])
 @pytest.mark.parametrize("demand", [12.0, 1000.0])
 @pytest.mark.parametrize("outage", [2.0, 10.0, 30.0])
 def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, outage: float) -> None:
@@ -152,7 +152,7 @@ def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, out
     assert max(scene.flag_changes.values()) <= 2
 
 
-@pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
+@pytest.mark.parametrize("steer", [STANDBY, PRIORITY], ids=["active-standby", "priority-based"])
 def test_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
     scene = Scene(steer, links(100, 30), rtt=0.6)
     scene.run(5)
@@ -301,7 +301,7 @@ def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> No
 
 
 @pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
-@pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)])
+@pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)], ids=["40:60", "60:40", "20:80"])
 def test_caps_are_removed_when_another_path_stops_carrying_data(
     weights: tuple[int, int], demand: float, waiting: int
 ) -> None:

@@ -391,12 +391,12 @@ def test_version_equals_the_version_in_pyproject(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"mptcp-throttler {version}\n"
 
 
-@pytest.mark.parametrize("command", [["status"], ["reload"]])
+@pytest.mark.parametrize("command", ["status", "reload"])
 def test_message_for_a_user_without_permission_names_the_group(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    command: list[str],
+    command: str,
 ) -> None:
     path = tmp_path / "s"
     settings = tmp_path / "throttler.yaml"
@@ -407,7 +407,7 @@ def test_message_for_a_user_without_permission_names_the_group(
 
     path.touch()
     monkeypatch.setattr("mptcp_common.status_client.ask_text", refuse)
-    assert main([*command, "--config", str(settings)]) == FAILED
+    assert main([command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (
         capsys.readouterr().err
@@ -464,7 +464,11 @@ def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None
     assert printed == text + b"0 []\n"
 
 
-@pytest.mark.parametrize("parts", [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]])
+@pytest.mark.parametrize(
+    "parts",
+    [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]],
+    ids=["cut after a brace", "without the last brackets", "empty"],
+)
 def test_incomplete_status_answer_is_an_error(tmp_path: Path, parts: list[bytes]) -> None:
     with daemon_that_answers(tmp_path / "s", *parts) as may_continue:
         may_continue.set()

@@ -50,6 +50,15 @@ def test_wide_terminal_shows_bytes_class_and_reason() -> None:
         ({"rate": None, "ceil": None, "classid": None}, "-"),
         ({"rate": None, "ceil": None, "classid": None, "backup": True}, "backup"),
     ],
+    ids=[
+        "in a transition, no class",
+        "in a transition, with a class",
+        "in force",
+        "no class yet",
+        "lifted, still in its class",
+        "uncapped",
+        "backup",
+    ],
 )
 def test_state_of_a_cap_is_shown(changes: dict[str, Any], state: str) -> None:
     line = lines_of(page(connection(0, capped("10.0.0.1:1", **changes))))[2]
@@ -126,6 +135,14 @@ def test_once_prints_one_table(
         (["events", "--rule", "nosuch"], "note: the policy in force has no rule nosuch; its rules: night, spare\n"),
         (["events", "--rule", "night"], ""),
     ],
+    ids=[
+        "top, unknown rule",
+        "top, unknown path",
+        "top, known names",
+        "top, no names",
+        "events, unknown rule",
+        "events, known rule",
+    ],
 )
 def test_unknown_name_is_reported_if_the_answer_is_empty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
@@ -148,6 +165,7 @@ def test_unknown_name_is_reported_if_the_answer_is_empty(
         ({"schema": 2, "error": '"client": "x" is not an address'}, '"client": "x" is not an address'),
         ({"version": "0", "connections": []}, "the daemon is older than this command"),
     ],
+    ids=["error", "answer of an older daemon"],
 )
 def test_refused_query_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], message: str
