@@ -27,7 +27,7 @@ from mptcp_throttler.policy.load import check_policy
 from mptcp_throttler.replay.simulated_kernel import SimulatedKernel
 
 PORT = 3128
-_LINKS = (ETHERNET, RAW_IP, LINUX_COOKED, 4)
+_LINK_TYPES = (ETHERNET, RAW_IP, LINUX_COOKED, 4)
 _SERVICE = "fuzz"
 _SUBTYPES = ("MpCapable", "MpJoin", "Dss", "AddAddr", "RemoveAddr", "MpPrio", "MpFail", "MpFastclose", "MpTcprst")
 """Names of the MPTCP option subtypes, in the order of their numbers (figure 19 of RFC 8684)."""
@@ -37,7 +37,7 @@ def options(data: bytes) -> None:
     """Parse the options of a TCP header. *data* is a byte of TCP flags, followed by the options."""
     flags, header = data[0] if data else 0, data[1:]
     found = parse_options(header, flags)
-    at, end, walked = 0, len(header), 0
+    at, end, option_count = 0, len(header), 0
     # Find the options a second time, as RFC 9293, 3.1, defines them.
     while at < end and header[at] != 0:
         if header[at] == 1:
@@ -46,17 +46,17 @@ def options(data: bytes) -> None:
         length = header[at + 1] if at + 1 < end else 0
         is_complete = 2 <= length <= end - at
         if header[at] == 30:
-            option: MptcpOption = found[walked]
+            option: MptcpOption = found[option_count]
             assert is_complete or (isinstance(option, Malformed) and option.subtype is None)
             if is_complete:
                 raw = header[at : at + length]
                 assert option == parse_option(raw, flags)
                 _assert_fits_bytes(option, raw)
-            walked += 1
+            option_count += 1
         if not is_complete:
             break
         at += length
-    assert walked == len(found)
+    assert option_count == len(found)
 
 
 def _assert_fits_bytes(option: MptcpOption, raw: bytes) -> None:
@@ -82,7 +82,9 @@ def packets(data: bytes) -> None:
     time = 1000.0
     for size, capture, frame in _frames(data):
         time += (capture >> 4) * size / 64
-        segment = parse_frame(frame, time, "eth0", _LINKS[capture & 3], (None, None, True, False)[capture >> 2 & 3])
+        segment = parse_frame(
+            frame, time, "eth0", _LINK_TYPES[capture & 3], (None, None, True, False)[capture >> 2 & 3]
+        )
         if segment is None:
             continue
         assert len(segment.source) == len(segment.destination) in (4, 16)

@@ -56,7 +56,7 @@ class Mutant:
     occurrence: int
 
 
-def modules() -> list[Path]:
+def pure_modules() -> list[Path]:
     """Return the files of the pure core, as the contract in pyproject.toml lists them."""
     tools = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]
     (contract,) = (each for each in tools["importlinter"]["contracts"] if each["name"] == PURE)
@@ -83,7 +83,7 @@ def without_annotations(source: str) -> str:
     return ast.dump(tree)
 
 
-def mutants(file: Path, covered: set[int]) -> Iterator[Mutant]:
+def mutants_of(file: Path, covered: set[int]) -> Iterator[Mutant]:
     """Yield the mutants of *file* in lines that are *covered*."""
     nodes = list(ast_nodes(get_ast(file.read_text())))
     for name in sorted(set(operator_names()) - OPERATORS_WITH_NAMES):
@@ -104,7 +104,7 @@ def mutated_source(mutant: Mutant, source: str) -> str | None:
             return None
 
 
-def change(mutant: Mutant) -> str:
+def change_text(mutant: Mutant) -> str:
     """Return the line of *mutant* before and after the change."""
     source = (CHECKOUT / mutant.module).read_text()
     before, after = (
@@ -195,18 +195,19 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
         tests, gate = tests_by_line(first), gate_tests(first)
         found = [
             mutant
-            for file in modules()
-            for mutant in mutants(file, set(tests.get(str(file.relative_to(CHECKOUT)), ())))
+            for file in pure_modules()
+            for mutant in mutants_of(file, set(tests.get(str(file.relative_to(CHECKOUT)), ())))
         ]
         chosen = select_mutants(found, number, seed)
-        lines = Counter(test for of_lines in tests.values() for of_line in of_lines.values() for test in of_line)
+        line_counts = Counter(test for of_lines in tests.values() for of_line in of_lines.values() for test in of_line)
 
         def killing_set(mutant: Mutant) -> str:
+            """Return the name of the smallest set of tests that kills *mutant*."""
             copy, of_lines = copies.get(), tests[mutant.module]
             # A line that runs at import counts as covered by all tests of its module. Tests that run few other lines
             # are run first.
             candidates = sorted(of_lines[mutant.line] or set().union(*of_lines.values()))
-            candidates.sort(key=lines.__getitem__)
+            candidates.sort(key=line_counts.__getitem__)
             try:
                 if is_killed(copy, mutant, [test for test in candidates if test in gate]):
                     return "gate"
@@ -218,7 +219,7 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
         with ThreadPoolExecutor(copies.qsize()) as pool:
             for mutant, killed in zip(chosen, pool.map(killing_set, chosen), strict=True):
                 by_set[killed].append(mutant)
-                print(f"{killed:5} {mutant.module}:{mutant.line} {mutant.operator} {change(mutant)}", flush=True)
+                print(f"{killed:5} {mutant.module}:{mutant.line} {mutant.operator} {change_text(mutant)}", flush=True)
     return {
         "mutants": number,
         "of": len(found),
@@ -226,7 +227,7 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
         "gate": len(by_set["gate"]),
         "all": len(by_set["gate"]) + len(by_set["all"]),
         "survivors of the gate": [
-            {**asdict(each), "change": change(each)} for each in (*by_set["all"], *by_set["none"])
+            {**asdict(each), "change": change_text(each)} for each in (*by_set["all"], *by_set["none"])
         ],
     }
 

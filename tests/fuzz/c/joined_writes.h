@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The part of turns.c that tests joined_writes.c: all data that an event loop writes to its clients must arrive in order,
- * even if the program closes the connection. If the library has no descriptor to keep the connection, it is reset.
+ * Fuzz tests for shim/turns/joined_writes.c, included by turns.c in this directory: all data that an event loop writes
+ * to its clients must arrive in order, even if the program closes the connection. Only a connection for which the
+ * library has no free descriptor may be reset.
  */
 
 #define STREAMS 3

@@ -118,16 +118,16 @@ static void try_environment(char *text, size_t size)
 static void try_preload(char *text, size_t size)
 {
 	const char *value = text, *path = text + strlen(text) + 1;
-	char **before = environ, *nothing[] = { NULL }, *rest;
+	char **before = environ, *empty[] = { NULL }, *remaining;
 
 	if (path >= text + size || *path == '\0' || strpbrk(path, ": ") != NULL)
 		return;
-	environ = nothing;
+	environ = empty;
 	setenv(PRELOAD, value, 1);
 	hide_from_children(path);
-	rest = getenv(PRELOAD);
-	assert(rest == NULL || strlen(rest) <= strlen(value));
-	for (const char *at = rest == NULL ? "" : rest; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
+	remaining = getenv(PRELOAD);
+	assert(remaining == NULL || strlen(remaining) <= strlen(value));
+	for (const char *at = remaining == NULL ? "" : remaining; *at != '\0'; at += at[strcspn(at, ": ")] != '\0' ? strcspn(at, ": ") + 1 : strlen(at))
 		assert(!is_own_library(at, strcspn(at, ": "), path));
 	unsetenv(PRELOAD);
 	environ = before;
@@ -195,10 +195,10 @@ static void try_parents(char *text)
 	static const char *const targets[] = { "192.0.2.1:3128", "[2001:db8::1]:3128", "192.0.2.1:312", "1:1" };
 
 	for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
-		char *copy = strdup(text), *rest = NULL;
+		char *copy = strdup(text), *position = NULL;
 		bool found = false;
 
-		for (char *word = strtok_r(copy, ", \t\n", &rest); word != NULL; word = strtok_r(NULL, ", \t\n", &rest))
+		for (char *word = strtok_r(copy, ", \t\n", &position); word != NULL; word = strtok_r(NULL, ", \t\n", &position))
 			found = found || strcmp(word, targets[i]) == 0;
 		assert(contains_target(text, targets[i]) == found);
 		free(copy);
@@ -208,7 +208,7 @@ static void try_parents(char *text)
 #define PAIRS 4
 
 /* Opens both ends of an MPTCP connection over loopback. Returns false if the host does not support MPTCP. */
-static bool connected(int *server, int *client)
+static bool open_connection(int *server, int *client)
 {
 	static int listener = -1;
 	static struct sockaddr_in address;
@@ -283,7 +283,7 @@ static void try_closes(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < size && i < 64; i++) {
 		int pair = data[i] % PAIRS;
 
-		if (servers[pair] == 0 && !connected(&servers[pair], &clients[pair]))
+		if (servers[pair] == 0 && !open_connection(&servers[pair], &clients[pair]))
 			break;
 		take_action(&servers[pair], &clients[pair], data[i] / PAIRS % 8);
 	}

@@ -23,21 +23,21 @@ static void damage(struct input *input)
 		size_t at = rand() % (input->size + 1), length = rand() % 8 + 1;
 
 		switch (rand() % 4) {
-		case 0:
+		case 0: /* flip a bit */
 			if (at < input->size)
 				input->data[at] ^= 1 << rand() % 8;
 			break;
-		case 1:
+		case 1: /* replace a byte with a character that has a meaning */
 			if (at < input->size)
 				input->data[at] = "0123456789:,=/ -\0\n"[rand() % 18];
 			break;
-		case 2:
+		case 2: /* repeat some bytes */
 			if (input->size + length < MAX_SIZE && at + length <= input->size) {
 				memmove(input->data + at + length, input->data + at, input->size - at);
 				input->size += length;
 			}
 			break;
-		case 3:
+		case 3: /* remove some bytes */
 			if (at + length <= input->size) {
 				memmove(input->data + at, input->data + at + length, input->size - at - length);
 				input->size -= length;

@@ -76,8 +76,8 @@ static void try_read(const uint8_t *data, size_t size)
 
 #define UPLOADS 64
 
-/* Each byte is a turn of the event loop, and selects the first upload. The turn reads this and all later ones once. */
-static void try_turns(const uint8_t *data, size_t size)
+/* Each byte is a turn of the event loop, and selects an upload. The turn reads each upload from this to the last once. */
+static void try_zero_reads(const uint8_t *data, size_t size)
 {
 	static int sockets[UPLOADS];
 	bool had_turn = false;
@@ -95,8 +95,8 @@ static void try_turns(const uint8_t *data, size_t size)
 			errno = 0;
 			assert(read(sockets[backwards ? UPLOADS - 1 + from - n : n], &nothing, 0) == -1 && errno == EAGAIN);
 		}
-		/* Each turn reads the last upload, and its second read begins a turn for the library (zero_read.c). So each
-		 * turn after the first has exactly one pause. */
+		/* For the library (zero_read.c), a turn begins when an upload is read again. Each turn reads the last upload,
+		 * so each turn after the first has exactly one pause. */
 		assert(pauses == had_turn || (i == 0 && pauses <= 1));
 		had_turn = true;
 	}
@@ -108,7 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	switch (data[0] % 13) {
 	case 5: try_read(data + 1, size - 1); break;
-	case 9: try_turns(data + 1, size - 1); break;
+	case 9: try_zero_reads(data + 1, size - 1); break;
 	case 10: try_client(data + 1, size - 1); break;
 	case 11: try_fair_turn(data + 1, size - 1); break;
 	case 12: try_writes(data + 1, size - 1); break;

@@ -2,8 +2,8 @@
 """Tests of the preload libraries with the address and undefined-behaviour sanitizers, on a corpus and on damaged
 inputs.
 
-One program contains all mutants of a library, because compiling takes longer than running. $MUTANT selects a mutant,
-and 0 the unchanged library.
+One program contains all mutants of a library, because compiling takes longer than running. $MUTANT selects a
+mutant; 0 selects the unchanged library.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ MUTANTS = [
     ("listen/hooks.c", "return next_close(fd);", "return 0;"),
 ]
 """For each mutant: the file, a statement or an expression in it, and its replacement."""
-SLOW = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->index]->index = joined->index;")
+SLOW_ORIGINALS = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->index]->index = joined->index;")
 """Original texts of mutants that are slow, because they wait for an event that never occurs."""
 
 
-def with_mutants(texts: dict[str, str]) -> dict[str, str]:
+def insert_mutants(texts: dict[str, str]) -> dict[str, str]:
     """Return the sources of the libraries, by name. In them, a variable selects the mutant at run time."""
     for number, (name, original, replacement) in enumerate(MUTANTS, 1):
         assert texts[name].count(original) == 1, original
@@ -114,7 +114,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., No
     require("gcc")
     directory, sources = tmp_path_factory.mktemp("preload"), Path(shim.__file__).parent
     texts = {str(path.relative_to(sources)): path.read_text() for path in sources.glob("*/*.[ch]")}
-    for name, text in {**with_mutants(texts), "chosen.c": MUTANT_CHOICE}.items():
+    for name, text in {**insert_mutants(texts), "chosen.c": MUTANT_CHOICE}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(text)
     targets = {name: directory / f"replay-{name}" for name in ("listen", "turns")}
@@ -148,7 +148,7 @@ def test_library_handles_corpus_and_damaged_inputs(programs: Programs, name: str
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(number, id=f"{name}: {original}", marks=[pytest.mark.nightly] * (original in SLOW))
+        pytest.param(number, id=f"{name}: {original}", marks=[pytest.mark.nightly] * (original in SLOW_ORIGINALS))
         for number, (name, original, _) in enumerate(MUTANTS, 1)
     ],
 )

@@ -65,7 +65,7 @@ _COMMENTS = ["", "# zzz", "line 7", 'line 7 "/x"']
 _ENDS = ["\n"] * 20 + ["\r\n", "\\\n", " \\\n", "\\ \n", "\\\r\n", " \n", "\v\n", "\r!all\n", "\0x\n", "\n\\\n", "\n\n"]
 
 
-def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
+def random_configuration(rng: random.Random, parts: Sequence[Path]) -> str:
     """Return unknown statements, with branches, comments, continued lines and long lines."""
     text, depth = [], 0
     for number in range(rng.randrange(4, 16)):
@@ -123,7 +123,7 @@ def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Pa
                 "".join(f"zzz{rng.randrange(100, 200)}\n" for _ in range(2)) + rng.choice(["", "if 1=2\nendif\n"])
             )
         with_parts = rng.random() < 0.4
-        text = configuration(rng, parts if with_parts else [])
+        text = random_configuration(rng, parts if with_parts else [])
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         lines, problems = read(path, SERVICE)
         if any("bytes: Squid would read the part" in problem.text for problem in problems):
@@ -172,7 +172,7 @@ _MASKED = ["0.0.0.0", "10.0.0.0", "128.0.0.0", "2000::", "::ffff:10.0.0.0"]
 _SUFFIXES = ["", "", "", "", ",128.0.0.0/1", "x", "-", "/", ",", "#x", ";", ":", "-9", " 8.0.0.0/5", "\v1"]
 
 
-def value(rng: random.Random) -> str:
+def random_value(rng: random.Random) -> str:
     """Return a text that is similar to an address with a mask, or to a range."""
     first, last, mask = rng.choice(_V4 + _V6), rng.choice(_V4 + _V6), rng.choice(_MASKS)
     form = rng.choice([f"{first}/{mask}", f"{first}/{mask}", f"{first}-{last}", f"{first}-{last}/{mask}"])
@@ -224,20 +224,20 @@ def test_parser_reads_the_addresses_that_squid_reads(squid: Squid, tmp_path: Pat
         pytest.skip(f"Squid {squid.version} does not show what a list contains")
     rng = random.Random(SEED)
     forms = [f"{address}/{mask}" for address in _MASKED for mask in _MASKS]
-    texts = [text for text in (*forms, *(value(rng) for _ in range(VALUES))) if not may_be_host_name(text)]
+    texts = [text for text in (*forms, *(random_value(rng) for _ in range(VALUES))) if not may_be_host_name(text)]
     probes = {probe: address_value(probe).certain for probe in _PROBES}
     accepted_count = 0
     for begin in range(0, len(texts), BATCH):
         batch = texts[begin : begin + BATCH]
         for text, found in zip(batch, probes_in_values(squid, tmp_path, batch), strict=True):
-            own_value = address_value(text)
-            assert not own_value.certain - own_value.possible, text
+            parsed = address_value(text)
+            assert not parsed.certain - parsed.possible, text
             if found is None:
                 continue
             accepted_count += 1
             for probe, bits in probes.items():
                 if probe in found:
-                    assert bits & own_value.possible, (text, probe)
+                    assert bits & parsed.possible, (text, probe)
                 else:
-                    assert not bits & own_value.certain, (text, probe)
+                    assert not bits & parsed.certain, (text, probe)
     assert accepted_count > len(texts) / 4

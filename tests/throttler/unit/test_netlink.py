@@ -27,6 +27,9 @@ from mptcp_throttler.shaping.model import Ownership
 
 HEADER = struct.Struct("=IHHII")
 ROUTE = 0
+NLM_F_DUMP_INTR = 0x10
+ANSWER = 9
+"""Message kind of the fake kernel's answers with data. Any value serves."""
 
 
 def message(kind: int, sequence: int, body: bytes, flags: int = 0) -> bytes:
@@ -61,7 +64,8 @@ def connect_fake(netlink: NetlinkSocket, answer: Callable[[int], list[bytes]]) -
 
 def test_dump_that_ends_with_an_error_raises_the_error() -> None:
     netlink = connect_fake(
-        NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one"), message(NLMSG_DONE, n, struct.pack("=i", -105))]
+        NetlinkSocket(ROUTE),
+        lambda n: [message(ANSWER, n, b"one"), message(NLMSG_DONE, n, struct.pack("=i", -errno.ENOBUFS))],
     )
     dump = netlink.dump(8, b"", "list things")
     assert next(dump) == b"one"
@@ -70,9 +74,9 @@ def test_dump_that_ends_with_an_error_raises_the_error() -> None:
 
 
 def test_interrupted_dump_is_reported() -> None:
-    flags = 0x10
+    flags = NLM_F_DUMP_INTR
     netlink = connect_fake(
-        NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one", flags), message(NLMSG_DONE, n, bytes(4))]
+        NetlinkSocket(ROUTE), lambda n: [message(ANSWER, n, b"one", flags), message(NLMSG_DONE, n, bytes(4))]
     )
     assert list(netlink.dump(8, b"", "list things")) == [b"one"]
     assert netlink.interrupted
@@ -86,14 +90,14 @@ def test_sequence_numbers_restart_after_the_largest() -> None:
     netlink._sequence = 0xFFFFFFFD
     netlink.requests([(1, 0, b"")] * 5, "do five things")
     assert netlink._sequence == 2
-    netlink = connect_fake(NetlinkSocket(ROUTE), lambda n: [message(9, n, b"answer")])
+    netlink = connect_fake(NetlinkSocket(ROUTE), lambda n: [message(ANSWER, n, b"answer")])
     netlink._sequence = 0xFFFFFFFF
     assert netlink.ask(8, b"", "ask") == b"answer"
 
 
 def test_socket_look_ups_work_after_the_largest_sequence_number() -> None:
     diagnostics = SocketDiagnostics((3128,))
-    connect_fake(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -2))])
+    connect_fake(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -errno.ENOENT))])
     diagnostics._look_ups._sequence = 0xFFFFFFF0
     absent = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in range(200)]
     assert diagnostics.look_up(absent) == {}
@@ -102,12 +106,12 @@ def test_socket_look_ups_work_after_the_largest_sequence_number() -> None:
 
 def test_refused_look_up_raises_after_all_answers_were_read() -> None:
     diagnostics = SocketDiagnostics((3128,))
-    code = -1
+    code = -errno.EPERM
     connect_fake(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", code))])
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
     with pytest.raises(KernelError, match="EPERM"):
         diagnostics.look_up([four_tuple, four_tuple])
-    code = -2
+    code = -errno.ENOENT
     assert diagnostics.look_up([four_tuple]) == {}
     diagnostics.close()
 
@@ -124,7 +128,7 @@ def test_request_to_close_a_socket_contains_its_cookie() -> None:
 
 def test_missing_socket_is_not_closed() -> None:
     diagnostics = SocketDiagnostics((3128,))
-    code = -2
+    code = -errno.ENOENT
     requests: list[int] = []
 
     def answer(number: int) -> list[bytes]:
@@ -140,8 +144,8 @@ def test_missing_socket_is_not_closed() -> None:
 class KernelWithSockets(FakeKernel):
     """A kernel that finds every requested socket, and closes it on request.
 
-    *refused*: errors by kind of request and remote port. *failures*: errors of reading the answer to a datagram,
-    counted from 0.
+    *refused*: errors by kind of request and remote port. *failures*: errors of ``recv``, by the number of the request
+    datagram, from 0.
     """
 
     def __init__(self, refused: Mapping[tuple[int, int], int], failures: Mapping[int, OSError]) -> None:
@@ -196,7 +200,7 @@ def close_many(
 
 
 def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
-    """Defect: after one refused look-up, all sockets stayed open, and one open socket was reported as all."""
+    """Defect: if one look-up was refused, no socket was closed; if one stayed open, all were reported as open."""
     refused = {
         (SOCK_DIAG_BY_FAMILY, 2): errno.ENOMEM,
         (SOCK_DIAG_BY_FAMILY, 3): errno.ENOENT,
@@ -216,7 +220,7 @@ def test_unreadable_answers_do_not_prevent_closing_other_sockets(unreadable_data
     """The answers are those to look-ups or to closes. All sockets of that batch are reported as open."""
     kernel, still_open = close_many({}, {unreadable_datagram: NO_BUFFER_SPACE})
     batch = list(still_open)
-    assert batch == list(range(1, len(batch) + 1)), "the first batch stays open"
+    assert batch == list(range(1, len(batch) + 1)), "sockets outside the first batch stayed open"
     assert kernel.closed == list(range(len(batch) + 1, 201))
     assert 0 < len(batch) < 200
     assert all("No buffer space available" in reason for reason in still_open.values())
@@ -224,7 +228,8 @@ def test_unreadable_answers_do_not_prevent_closing_other_sockets(unreadable_data
 
 def test_only_one_timeout_passes_if_the_kernel_does_not_answer() -> None:
     kernel, still_open = close_many({}, {2: TimeoutError("timed out")})
-    assert kernel.datagrams == 3, "two datagrams closed a batch, and the third looked up the next"
+    # The first two datagrams looked up and closed the first batch. The third looked up the second batch.
+    assert kernel.datagrams == 3
     assert kernel.closed
     assert list(still_open) == [port for port in range(1, 201) if port not in kernel.closed]
 
@@ -233,7 +238,7 @@ def test_failed_socket_dump_raises_and_the_next_dump_works(monkeypatch: pytest.M
     """Defect: after the kernel had no memory for the rest of a dump, each later dump timed out after 10 s."""
     diagnostics = SocketDiagnostics((3128,))
     answers: list[Callable[[int], list[bytes]]] = [
-        lambda n: [message(NLMSG_DONE, n, struct.pack("=i", -105))],
+        lambda n: [message(NLMSG_DONE, n, struct.pack("=i", -errno.ENOBUFS))],
         lambda n: [message(0, n, b"")],  # The fake has no further answers.
         lambda n: [message(NLMSG_DONE, n, bytes(4))],
     ]

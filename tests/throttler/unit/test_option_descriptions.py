@@ -14,7 +14,7 @@ SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
 
 
 @pytest.mark.parametrize(
-    ("flags", "options", "words"),
+    ("flags", "options", "description"),
     [
         (SYN, "1e04 01a1", "MP_CAPABLE version 1, with checksums, no join to this address"),
         (SYN_ACK, "1e0c 0101 1112131415161718", "MP_CAPABLE version 1, the sender's key"),
@@ -39,8 +39,8 @@ SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
         (ACK, "1e02", "invalid MPTCP option: no subtype"),
     ],
 )
-def test_option_is_described(flags: int, options: str, words: str) -> None:
-    assert "; ".join(map(describe_option, parse_options(bytes.fromhex(options), flags))) == words
+def test_option_is_described(flags: int, options: str, description: str) -> None:
+    assert "; ".join(map(describe_option, parse_options(bytes.fromhex(options), flags))) == description
 
 
 @given(st.binary(max_size=40), st.sampled_from([SYN, SYN_ACK, ACK]))

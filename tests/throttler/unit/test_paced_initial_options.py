@@ -27,14 +27,14 @@ from mptcp_throttler.shaping.plan import Planner
 
 CLASS, OTHER_CLASS = 0x4D500010, 0x4D500011
 CAPPED, OTHER = options_under_cap(5_000_000, CLASS), options_under_cap(5_000_000, OTHER_CLASS)
-CLIENTS = 1000
+CLIENT_COUNT = 1000
 
 
 def address(number: int) -> bytes:
     return ((10 << 24) + number).to_bytes(4, "big")
 
 
-def client(number: int) -> Network:
+def client_prefix(number: int) -> Network:
     return ip_network((address(number), 32))
 
 
@@ -67,13 +67,13 @@ class Scene:
     def __init__(self) -> None:
         self.kernel = CountingPacing()
         self.planner = Planner(Ownership())
-        self.paced = SocketLimiter(self.planner, lambda: self.kernel, FakeSockets(), lambda: None)
+        self.limiter = SocketLimiter(self.planner, lambda: self.kernel, FakeSockets(), lambda: None)
 
     async def begin(self) -> None:
-        await self.paced.prepare(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
+        await self.limiter.prepare(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
 
     def set_single_path_clients(self, clients: int) -> None:
-        self.paced.set_clients({address(number): True for number in range(clients)})
+        self.limiter.set_clients({address(number): True for number in range(clients)})
 
 
 @pytest.fixture
@@ -84,23 +84,23 @@ def scene() -> Scene:
 
 
 def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
-    """Defect: a reload wrote all prefixes and all single clients again.
+    """Defect: a reload wrote all prefixes and all single-path clients again.
 
     This blocked the event loop for 100 ms.
     """
 
     async def reload() -> None:
-        scene.set_single_path_clients(CLIENTS)
-        assert scene.kernel.take_calls() == [], "no options are written while no prefix is capped"
-        await scene.paced.set_initial_options(prefixes(300))
+        scene.set_single_path_clients(CLIENT_COUNT)
+        assert scene.kernel.take_calls() == [], "options were written although no prefix is capped"
+        await scene.limiter.set_initial_options(prefixes(300))
         assert scene.kernel.initial_options == prefixes(300) | {
-            client(number): UNANTICIPATED for number in range(CLIENTS)
+            client_prefix(number): UNANTICIPATED for number in range(CLIENT_COUNT)
         }
         scene.kernel.take_calls()
-        await scene.paced.set_initial_options(prefixes(300))
+        await scene.limiter.set_initial_options(prefixes(300))
         assert scene.kernel.take_calls() == []
         changed = prefixes(299) | prefixes(1, OTHER)
-        await scene.paced.set_initial_options(changed)
+        await scene.limiter.set_initial_options(changed)
         removed = [*prefixes(300)][-1]
         assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {removed: None}]
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -108,7 +108,7 @@ def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
     asyncio.run(reload())
 
 
-def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
+def test_options_of_single_path_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
     iterations = 0
 
     async def count_iterations() -> None:
@@ -118,15 +118,15 @@ def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene)
             await asyncio.sleep(0)
 
     async def reload_twice() -> None:
-        scene.set_single_path_clients(CLIENTS)
+        scene.set_single_path_clients(CLIENT_COUNT)
         other_task = asyncio.create_task(count_iterations())
         for options in (prefixes(1), {}):
             before = iterations
-            await scene.paced.set_initial_options(options)
+            await scene.limiter.set_initial_options(options)
             calls = scene.kernel.take_calls()
             assert max(map(len, calls)) == OPTIONS_BATCH
-            assert iterations - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
-            assert len(scene.kernel.initial_options) == (CLIENTS + 1 if options else 0)
+            assert iterations - before >= len(calls) - 1 > CLIENT_COUNT / OPTIONS_BATCH - 1
+            assert len(scene.kernel.initial_options) == (CLIENT_COUNT + 1 if options else 0)
         other_task.cancel()
 
     asyncio.run(reload_twice())
@@ -138,10 +138,10 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
 
     async def remove_options() -> None:
         scene.set_single_path_clients(3)
-        await scene.paced.set_initial_options(prefixes(300))
-        removal = asyncio.create_task(scene.paced.set_initial_options({}))
+        await scene.limiter.set_initial_options(prefixes(300))
+        removal = asyncio.create_task(scene.limiter.set_initial_options({}))
         await asyncio.sleep(0)
-        scene.paced.set_clients({address(1): False})
+        scene.limiter.set_clients({address(1): False})
         await removal
         assert scene.kernel.initial_options == {}
 
@@ -151,19 +151,19 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
 def test_options_of_the_policy_apply_again_when_a_client_is_forgotten(scene: Scene) -> None:
     async def reload() -> None:
         scene.set_single_path_clients(1)
-        await scene.paced.set_initial_options(prefixes(1) | {client(0): CAPPED})
-        assert scene.kernel.initial_options[client(0)] == UNANTICIPATED
-        scene.paced.set_clients({address(0): False})
-        assert scene.kernel.initial_options[client(0)] == CAPPED
+        await scene.limiter.set_initial_options(prefixes(1) | {client_prefix(0): CAPPED})
+        assert scene.kernel.initial_options[client_prefix(0)] == UNANTICIPATED
+        scene.limiter.set_clients({address(0): False})
+        assert scene.kernel.initial_options[client_prefix(0)] == CAPPED
 
     asyncio.run(reload())
 
 
 def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
-        await scene.paced.set_initial_options(prefixes(OPTIONS_BATCH))
+        await scene.limiter.set_initial_options(prefixes(OPTIONS_BATCH))
         assert set(scene.planner.initial_classes) == {CLASS}
-        setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(2 * OPTIONS_BATCH, OTHER)))
+        setting = asyncio.create_task(scene.limiter.set_initial_options(prefixes(2 * OPTIONS_BATCH, OTHER)))
         await asyncio.sleep(0)
         assert not setting.done()
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -177,7 +177,7 @@ def test_no_initial_class_is_known_if_the_kernel_cannot_set_options(scene: Scene
     async def reload() -> None:
         scene.kernel.sets_initial_options = False
         for count in (1, 2 * OPTIONS_BATCH):
-            setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(count)))
+            setting = asyncio.create_task(scene.limiter.set_initial_options(prefixes(count)))
             await asyncio.sleep(0)
             assert not scene.planner.initial_classes
             await setting
@@ -190,19 +190,21 @@ def test_refused_options_are_logged_once_and_written_again_later(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def reload() -> None:
-        scene.set_single_path_clients(CLIENTS)
+        scene.set_single_path_clients(CLIENT_COUNT)
         scene.kernel.refusal = "the BPF map is full"
         with caplog.at_level(logging.ERROR):
-            await scene.paced.set_initial_options(prefixes(1))
+            await scene.limiter.set_initial_options(prefixes(1))
         written = [network for changes in scene.kernel.take_calls() for network in changes]
-        assert sorted(written) == sorted({*prefixes(1), *map(client, range(CLIENTS))}), "each network once"
+        assert sorted(written) == sorted({*prefixes(1), *map(client_prefix, range(CLIENT_COUNT))}), (
+            "a network was not written exactly once"
+        )
         assert caplog.messages == ["the BPF map is full"]
         scene.kernel.refusal = ""
-        await scene.paced.set_initial_options(prefixes(1))
+        await scene.limiter.set_initial_options(prefixes(1))
         written_again = {network for changes in scene.kernel.take_calls() for network in changes}
-        assert written_again == {*prefixes(1), *map(client, range(CLIENTS))}
+        assert written_again == {*prefixes(1), *map(client_prefix, range(CLIENT_COUNT))}
         assert set(scene.planner.initial_classes) == {CLASS}
-        await scene.paced.set_initial_options(prefixes(1))
+        await scene.limiter.set_initial_options(prefixes(1))
         assert scene.kernel.take_calls() == []
 
     asyncio.run(reload())
@@ -210,20 +212,20 @@ def test_refused_options_are_logged_once_and_written_again_later(
 
 def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) -> None:
     async def scenario() -> None:
-        await scene.paced.set_initial_options(prefixes(1))
+        await scene.limiter.set_initial_options(prefixes(1))
         scene.kernel.refusal = "the BPF map is full"
         scene.set_single_path_clients(1)
         scene.kernel.refusal = ""
         scene.kernel.take_calls()
-        await scene.paced.verify()
-        assert [set(changes) for changes in scene.kernel.take_calls()] == [{client(0)}]
-        await scene.paced.verify()
+        await scene.limiter.verify()
+        assert [set(changes) for changes in scene.kernel.take_calls()] == [{client_prefix(0)}]
+        await scene.limiter.verify()
         assert scene.kernel.take_calls() == []
 
     asyncio.run(scenario())
 
 
-NETWORKS = st.sampled_from([client(0), client(1), *prefixes(3)])
+NETWORKS = st.sampled_from([client_prefix(0), client_prefix(1), *prefixes(3)])
 STEPS = st.lists(
     st.one_of(
         st.dictionaries(NETWORKS, st.sampled_from([CAPPED, OTHER, DEFAULT_OPTIONS]), max_size=4),
@@ -239,13 +241,13 @@ STEPS = st.lists(
 def test_latest_options_of_each_network_apply_after_concurrent_changes(
     steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
-    """The steps are new options, changes of single clients, and turns of the event loop (None)."""
+    """The steps are new options, changes of single-path clients, and turns of the event loop (None)."""
 
     async def run() -> None:
         scene = Scene()
         await scene.begin()
         options: dict[Network, InitialOptions] = {}
-        single: dict[Network, InitialOptions] = {}
+        single_path: dict[Network, InitialOptions] = {}
         tasks = []
         for step in steps:
             if step is None:
@@ -253,16 +255,16 @@ def test_latest_options_of_each_network_apply_after_concurrent_changes(
             elif any(isinstance(key, int) for key in step):
                 clients = cast(dict[int, bool], step)
                 for number, is_single in clients.items():
-                    single.pop(client(number), None)
+                    single_path.pop(client_prefix(number), None)
                     if is_single:
-                        single[client(number)] = UNANTICIPATED
-                scene.paced.set_clients({address(number): is_single for number, is_single in clients.items()})
+                        single_path[client_prefix(number)] = UNANTICIPATED
+                scene.limiter.set_clients({address(number): is_single for number, is_single in clients.items()})
             else:
                 options = cast(dict[Network, InitialOptions], step)
-                tasks.append(asyncio.create_task(scene.paced.set_initial_options(options)))
+                tasks.append(asyncio.create_task(scene.limiter.set_initial_options(options)))
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks)
-        assert scene.kernel.initial_options == ({**options, **single} if options else {})
+        assert scene.kernel.initial_options == ({**options, **single_path} if options else {})
         classes = {each.class_id for each in options.values()} - {None}
         assert set(scene.planner.initial_classes) == classes
 

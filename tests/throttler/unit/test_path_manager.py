@@ -21,7 +21,7 @@ from mptcp_throttler.kernel.sysctl import PM_TYPE
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime import cleanup
-from mptcp_throttler.runtime import path_manager as module
+from mptcp_throttler.runtime import path_manager as path_manager_module
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 
 PATHS = """\
@@ -74,8 +74,8 @@ class FakeHost:
         self._file("stale_loss_cnt").write_text("4")
         self.log: list[str] = []
         self.keepers: list[FakeKeeper] = []
-        self.found: FakeKeeper | None = None
-        self.starts = True
+        self.running_keeper: FakeKeeper | None = None
+        self.keeper_can_start = True
         self.started = asyncio.Event()
 
     def _file(self, name: str) -> Path:
@@ -85,13 +85,13 @@ class FakeHost:
     def pm_type(self) -> str:
         return self._file("pm_type").read_text()
 
-    def forbid(self) -> None:
+    def remove_a_sysctl(self) -> None:
         self._file("stale_loss_cnt").unlink()
 
     async def keeper(self, _: Path) -> FakeKeeper:
-        if self.found is not None:
-            return self.found
-        if not self.starts:
+        if self.running_keeper is not None:
+            return self.running_keeper
+        if not self.keeper_can_start:
             raise KernelError("start the keeper of the path manager: no such file")
         self.log.append(f"start while {self.pm_type}")
         self.keepers.append(FakeKeeper(self))
@@ -114,7 +114,7 @@ def run(host: FakeHost, script: Callable[[UserspacePathManager], Coroutine[Any, 
     asyncio.run(main())
 
 
-def test_keeper_holds_from_before_the_sysctl_is_set_until_it_is_restored(host: FakeHost) -> None:
+def test_keeper_holds_the_old_value_until_the_sysctl_is_restored(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(STEERED)
         assert host.pm_type == "1"
@@ -134,12 +134,12 @@ def test_flags_file_exists_from_the_first_steering_policy_to_the_stop(host: Fake
         await manager.commit(LOAD_BALANCED)
         assert not note.exists()
         await manager.prepare(STEERED)
-        assert note.exists(), "the file is written before a flag is set"
+        assert note.exists(), "the file was not written before a flag is set"
         await manager.commit(STEERED)
         assert not manager.flags_note.take_over()
         await manager.prepare(LOAD_BALANCED)
         await manager.commit(LOAD_BALANCED)
-        assert note.exists(), "the file stays, because flags are reset later"
+        assert note.exists(), "the file was removed before the flags were reset"
         await manager.close()
         assert not note.exists()
 
@@ -171,8 +171,8 @@ def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
     if file_exists:
         family.FlagsNote(host.state).write()
     settings: Any = SimpleNamespace(state_directory=host.state)
-    done = asyncio.run(cleanup._backup_flags(settings))
-    assert done == ("sockets: the backup flag of 1 subflow cleared" if file_exists else "")
+    report = asyncio.run(cleanup._backup_flags(settings))
+    assert report == ("sockets: the backup flag of 1 subflow cleared" if file_exists else "")
     assert requests == ([(1, False), (3, False)] if file_exists else [])
     assert not (host.state / family.FLAGS_NOTE).exists()
 
@@ -205,7 +205,7 @@ def test_reload_to_another_steering_policy_keeps_the_keeper(host: FakeHost) -> N
     run(host, script)
 
 
-@pytest.mark.parametrize("policy", [LOAD_BALANCED, DRY_RUN.applied])
+@pytest.mark.parametrize("policy", [LOAD_BALANCED, DRY_RUN.applied], ids=["load balancing", "dry run"])
 def test_other_policies_change_nothing(host: FakeHost, policy: Any) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(policy)
@@ -236,15 +236,15 @@ def test_prepared_changes_are_rolled_back_unless_the_old_policy_needs_them(host:
 
 
 def _keeper_cannot_start(host: FakeHost) -> None:
-    host.starts = False
+    host.keeper_can_start = False
 
 
 def _keeper_does_not_answer(host: FakeHost) -> None:
-    host.found = FakeKeeper(host)
-    host.found.refuses = True
+    host.running_keeper = FakeKeeper(host)
+    host.running_keeper.refuses = True
 
 
-@pytest.mark.parametrize("break_host", [_keeper_cannot_start, _keeper_does_not_answer, FakeHost.forbid])
+@pytest.mark.parametrize("break_host", [_keeper_cannot_start, _keeper_does_not_answer, FakeHost.remove_a_sysctl])
 def test_failed_preparation_changes_nothing(host: FakeHost, break_host: Callable[[FakeHost], None]) -> None:
     break_host(host)
 
@@ -267,7 +267,7 @@ def test_successor_uses_the_keeper_of_a_killed_throttler(host: FakeHost) -> None
         await manager.commit(STEERED)
 
     run(host, prepare_and_commit)
-    host.found = host.keepers[0]
+    host.running_keeper = host.keepers[0]
     host.log.clear()
 
     async def successor(manager: UserspacePathManager) -> None:
@@ -276,7 +276,7 @@ def test_successor_uses_the_keeper_of_a_killed_throttler(host: FakeHost) -> None
         assert host.log == ["hold 0 while 1"]
 
     run(host, successor)
-    host.found = None
+    host.running_keeper = None
 
     async def other_policy(manager: UserspacePathManager) -> None:
         await manager.prepare(LOAD_BALANCED)
@@ -290,12 +290,12 @@ def test_killed_keeper_is_replaced(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(STEERED)
         await manager.commit(STEERED)
-        host.starts = False
+        host.keeper_can_start = False
         host.keepers[0].alive = False
         with pytest.raises(KernelError, match="start the keeper"):
             await manager.verify()
         assert manager.repairs == 0
-        host.starts = True
+        host.keeper_can_start = True
         await manager.verify()
         assert host.log[-2:] == ["start while 1", "hold 0 while 1"]
         assert manager.repairs == 1
@@ -304,7 +304,7 @@ def test_killed_keeper_is_replaced(host: FakeHost) -> None:
 
 
 def test_stale_loss_count_is_lower_than_the_kernels_default() -> None:
-    """In mptcp_pm_subflow_chk_stale(), the other path's count, then 1, must be below max(value - 1, 1)."""
-    value = int(module.SYSCTLS[sysctl.STALE_LOSS_COUNT])
+    """In mptcp_pm_subflow_chk_stale(), the other path's count, which is 1, must be below max(value - 1, 1)."""
+    value = int(path_manager_module.SYSCTLS[sysctl.STALE_LOSS_COUNT])
     assert max(value - 1, 1) > 1
-    assert value < 4, "the value is below the kernel's default"
+    assert value < 4, "the value is not below the kernel's default"

@@ -57,7 +57,7 @@ class Connection:
 
 
 class History(RuleBasedStateMachine):
-    """Each rule is one event that a planner handles. The model has the expected state in the simplest form."""
+    """Each method with @rule is an event that a planner handles. The fields but ``planner`` are the expected state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,8 +232,8 @@ class History(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         """Start another daemon, which adopts the kernel's state."""
-        before, self.planner = self.planner, self.new_planner()
-        self.planner.adopt(before.classes.actual, before.entries.actual)
+        killed, self.planner = self.planner, self.new_planner()
+        self.planner.adopt(killed.classes.actual, killed.entries.actual)
         self.planner.soft_caps = self.soft
         self.undecided, self.is_reloading = set(self.connections), True
 

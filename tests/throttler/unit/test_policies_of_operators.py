@@ -72,7 +72,7 @@ def test_dsl_before_lte_with_a_monthly_lte_volume() -> None:
     assert {each.steer_path for each in both.values()} == {"dsl", "lte"}
     lte = both["10.2.0.5", Direction.DOWN]
     assert lte.budget is not None
-    assert lte.throttle is None, "no cap applies until the volume is used up"
+    assert lte.throttle is None, "a cap applies before the volume is used up"
     assert both["10.1.0.5", Direction.DOWN].budget is None
 
 
@@ -90,7 +90,7 @@ def test_each_customer_is_capped_in_office_hours_and_vips_are_not(direction: Dir
 def test_uploads_on_lte_are_always_capped() -> None:
     verdicts_of_lte = verdicts(UPLOADS, NOON, "10.2.0.5")
     assert verdicts_of_lte["10.2.0.5", Direction.UP].throttle is not None, (
-        "the cap also applies on the last usable path"
+        "the cap does not apply on the last usable path"
     )
     assert verdicts_of_lte["10.2.0.5", Direction.DOWN].throttle is None
     rule = policy(UPLOADS).rules[0]

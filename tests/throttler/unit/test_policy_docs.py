@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "policy.md").read_text(encoding="ut
 BLOCKS = re.findall(r"^```(yaml|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def pairs() -> list[tuple[str, str]]:
+def policies_and_outputs() -> list[tuple[str, str]]:
     """Return each policy on the page with its output there, which is empty for a valid policy."""
     found = []
     for (kind, text), (next_kind, next_text) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
@@ -23,6 +23,6 @@ def pairs() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("text", "output"), pairs())
+@pytest.mark.parametrize(("text", "output"), policies_and_outputs())
 def test_policy_on_the_page_has_the_output_on_the_page(text: str, output: str) -> None:
     assert "".join(f"{problem}\n" for problem in check_policy(text, "policy.yaml").problems) == output

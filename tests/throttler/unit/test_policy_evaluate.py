@@ -225,18 +225,20 @@ def test_dry_run_reason_names_the_cap() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "members", "words"),
+    ("share", "members", "share_text"),
     [
         ("path", [None, None], ""),
         ("client", [ip_address(ETHERNET).packed, ip_address(WIFI).packed], " per client"),
         ("connection", [0xC0FFEE, 0xC0FFEE], " per connection"),
     ],
 )
-def test_share_determines_which_subflows_share_a_cap(share: str, members: list[bytes | int | None], words: str) -> None:
+def test_share_determines_which_subflows_share_a_cap(
+    share: str, members: list[bytes | int | None], share_text: str
+) -> None:
     tested_policy = policy(f"- {{name: x, throttle: {{rate: 5mbit, share: {share}}}}}\n")
     verdicts = evaluate(tested_policy, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.scope for verdict in verdicts] == [ScopeKey("x", Share(share), member) for member in members]
-    assert verdicts[0].reason == f"rule x caps every subflow at 5 Mbit/s{words}: 2 subflows active"
+    assert verdicts[0].reason == f"rule x caps every subflow at 5 Mbit/s{share_text}: 2 subflows active"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ _now = st.one_of(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(_minute, _minute), min_size=1, max_size=2), _days, _zone, _now)
-def test_end_time_equals_the_result_of_a_search_by_minutes(
+def test_next_change_equals_that_of_a_search_by_minutes(
     ranges: list[tuple[int, int]], days: str, zone: str, now: float
 ) -> None:
     hours = ", ".join(

@@ -263,7 +263,9 @@ def test_rules_can_share_one_budget() -> None:
     assert [budget.title for budget in policy.budgets.values()] == ["budget month"]
     assert policy.rules[0].budget is policy.rules[1].budget
     (rule_budget,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets.values()
-    assert (rule_budget.name, rule_budget.title) == ("x", "budget of rule x"), "the ledger uses the rule's name"
+    assert (rule_budget.name, rule_budget.title) == ("x", "budget of rule x"), (
+        "the budget lacks the rule's name, which the ledger uses"
+    )
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ RULES_WITH: dict[str, Callable[[str], dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_schema_patterns_accept_the_same_words_as_the_policy(text: str) -> None:
+def test_schema_patterns_accept_the_same_texts_as_the_policy(text: str) -> None:
     for pattern, rule in RULES_WITH.items():
         document = json.dumps({"version": 1, "rules": [rule(text)]})
         accepted = check_policy(document, "policy.json").policy is not None

@@ -60,7 +60,7 @@ def test_prefix_table_finds_the_prefixes_around_another_longest_first(networks: 
 
 
 def count_instructions(call: Callable[[], object]) -> int:
-    """Return the number of Python instructions that *call* takes."""
+    """Return the number of Python instructions that *call* executes."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

@@ -44,15 +44,15 @@ def test_transition_drains_ramps_and_ends() -> None:
     transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     draining = transition.step(0.0, 2_000_000)
     assert phase_of(transition) == "drain"
-    assert draining.rate is None, "queued data are sent without a limit"
+    assert draining.rate is None, "the rate is limited while queued data are sent"
     assert draining.not_sent is not None
-    assert 230_000 < draining.not_sent < 240_000, "the limit of unsent bytes is 20 ms at 95 Mbit/s"
+    assert 230_000 < draining.not_sent < 240_000, "the limit of unsent bytes is not 20 ms at 95 Mbit/s"
     assert transition.step(0.1, 900_000) == draining
-    began = transition.step(0.2, draining.not_sent)
+    ramping = transition.step(0.2, draining.not_sent)
     assert phase_of(transition) == "ramp"
-    assert began.rate == 95_000_000
+    assert ramping.rate == 95_000_000
     halfway = transition.step(0.2 + RAMP_SECONDS / 2, 50_000)
-    assert halfway.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "the rate falls geometrically"
+    assert halfway.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "the rate does not fall geometrically"
     assert transition.step(1.5, 50_000) == SocketLimit(5_000_000)
     assert phase_of(transition) == "done"
 
@@ -71,7 +71,7 @@ def test_unsent_limit_corresponds_to_less_time_at_a_lower_cap() -> None:
         transition = RateTransition.begin(MUCH_IN_FLIGHT, target, 0.0)
         transition.step(0.0, 0)
         seconds_at_cap.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
-    assert seconds_at_cap[0] < 0.06 < 0.16 < seconds_at_cap[1], "the limit of unsent bytes, in seconds at the cap"
+    assert seconds_at_cap[0] < 0.06 < 0.16 < seconds_at_cap[1], "wrong limit of unsent bytes, in seconds at the cap"
 
 
 def test_unsent_bytes_are_limited_for_some_time_after_the_ramp() -> None:
@@ -106,18 +106,18 @@ def test_rate_of_a_transition_only_decreases_and_reaches_the_target(
 
 def test_only_a_busy_socket_with_a_much_lower_cap_needs_a_transition() -> None:
     assert needs_transition(MUCH_IN_FLIGHT, 5_000_000)
-    assert not needs_transition(MUCH_IN_FLIGHT, 80_000_000), "the rate changes little"
-    assert not needs_transition(IDLE, 5_000_000), "no data are in flight"
+    assert not needs_transition(MUCH_IN_FLIGHT, 80_000_000), "a small change of the rate needs a transition"
+    assert not needs_transition(IDLE, 5_000_000), "a socket without data in flight needs a transition"
 
 
 @given(ceil=rates, demands=st.lists(st.none() | st.integers(0, 10**10), min_size=1, max_size=20))
 def test_level_uses_the_whole_cap_with_a_small_excess(ceil: int, demands: list[int | None]) -> None:
-    found = max_min_level(ceil, demands)
-    assert ceil / len(demands) * 0.99 - 1 <= found <= ceil
-    used = sum(found / HEADROOM if demand is None else min(demand, found / HEADROOM) for demand in demands)
+    level = max_min_level(ceil, demands)
+    assert ceil / len(demands) * 0.99 - 1 <= level <= ceil
+    used = sum(level / HEADROOM if demand is None else min(demand, level / HEADROOM) for demand in demands)
     assert used <= ceil * 1.01 + len(demands)
-    if None in demands and found < ceil:
-        assert used >= ceil * 0.99 - len(demands), "backlogged subflows get the rest of the cap"
+    if None in demands and level < ceil:
+        assert used >= ceil * 0.99 - len(demands), "backlogged subflows do not get the rest of the cap"
 
 
 def test_max_min_levels_of_some_demands() -> None:

@@ -15,16 +15,16 @@ from mptcp_throttler.runtime.observe import (
 
 
 @pytest.mark.parametrize("captures", [1, 3])
-@pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
-def test_continuous_reading_is_limited_to_its_share(batch: float, captures: int) -> None:
+@pytest.mark.parametrize("batch_seconds", [0.0005, 0.008, 0.1])
+def test_continuous_reading_is_limited_to_its_share(batch_seconds: float, captures: int) -> None:
     """All *captures* always have segments to read, and pause as long as the limit requires."""
     reading, now, work_seconds = ReadingShare(0.0), 0.0, 0.0
     next_readings = [0.0] * captures
     while now < 200.0:
         first = next_readings.index(min(next_readings))
-        now = max(now, next_readings[first]) + batch
-        work_seconds += batch
-        next_readings[first] = now + reading.pause(now, batch)
+        now = max(now, next_readings[first]) + batch_seconds
+        work_seconds += batch_seconds
+        next_readings[first] = now + reading.pause(now, batch_seconds)
     assert work_seconds / now == pytest.approx(MAX_READING_SHARE, abs=0.05)
 
 

@@ -30,7 +30,7 @@ BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT: Final = re.compile(r"(old|new|)\$ (.*)")
 POLICY_HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
 REQUIRED_PROGRAMS: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
-"""For each of our programs: a program that it needs."""
+"""For each command: the program that must be installed."""
 PROGRAMS: Final = {
     "sudo": 'exec "$@"',
     "systemctl": 'echo "$@" >>HERE/systemctl',
@@ -106,18 +106,18 @@ class Host:
         assert completed.returncode == 0, f"{command}: {completed.stdout}"
         return completed.stdout.rstrip("\n")
 
-    def run_here(self, name: str, rest: list[str], directory: Path) -> str:
+    def run_here(self, name: str, arguments: list[str], directory: Path) -> str:
         """Run *name* on this host, in this process, because a new interpreter needs a second for its imports."""
         output = io.StringIO()
         with chdir(directory), redirect_stdout(output), redirect_stderr(output):
             if name == "mptcp-proxy":
-                status = mptcp_proxy.cli.main([*rest, "--config", str(self.root / "etc/mptcp-proxy/squid.conf")])
+                status = mptcp_proxy.cli.main([*arguments, "--config", str(self.root / "etc/mptcp-proxy/squid.conf")])
             else:
                 policy = self.root / "etc/mptcp-throttler/policy.yaml"
-                checked = ["--policy", str(policy)] if rest[0] == "check" else []
+                policy_option = ["--policy", str(policy)] if arguments[0] == "check" else []
                 config = str(self.root / "throttler.yaml")
-                status = main([rest[0], "--config", config, *(checked or rest[1:])])
-        assert status == 0, f"{name} {rest}: {output.getvalue()}"
+                status = main([arguments[0], "--config", config, *(policy_option or arguments[1:])])
+        assert status == 0, f"{name} {arguments}: {output.getvalue()}"
         return output.getvalue()
 
 

@@ -103,7 +103,7 @@ async def reconciler_with_refused_change(action: str) -> Reconciler:
 def test_refused_change_of_the_reconciler_leaves_no_cycle(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, action: str
 ) -> None:
-    """Defect: each retry left about 1.5 kB, 27 MB per day.
+    """Defect: each retry leaked about 1.5 kB, or 27 MB per day.
 
     A frame in an error's traceback referred to the error.
     """

@@ -102,38 +102,36 @@ def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
 
 def test_truncated_headers_are_counted(replay: Run) -> None:
     code, out, err = replay(pcap(BOTH, snap=68))
-    assert code == 1, "no packet of the capture was read"
+    assert code == 1, "replay succeeded, although no packet of the capture was read"
     assert "0 connections" in out
     assert "note: 22 packets without a whole TCP header; capture 160 bytes (tcpdump -s 160)" in err
 
 
 def test_time_of_the_capture_opens_rules_and_expires_handshakes(replay: Run) -> None:
-    night = POLICY + "    when: {min_subflows: 1, hours: ['22:13-22:20']}\n"
-    night = night.replace("throttle: {rate: 5 Mbit/s}}", "throttle: {rate: 5 Mbit/s}, lift_last: false,").replace(
-        "\n    when:", " when:"
-    )
+    when = "lift_last: false, when: {min_subflows: 1, hours: ['22:13-22:20']}"
+    night = POLICY.replace("throttle: {rate: 5 Mbit/s}}", f"throttle: {{rate: 5 Mbit/s}}, {when}}}")
     handshake = BOTH[:4]
     later: Frame = (START + 4000, "v0", BOTH[11][2])
-    _, out, _ = replay(pcap([*handshake, later]), policy=night + "}")
+    _, out, _ = replay(pcap([*handshake, later]), policy=night)
     lines = out.splitlines()
     assert "22:20:00.000000  the hours of rule spare end" in lines
     end_text = "cap of rule spare ended after 400.0 s, 0 B: rule spare does not apply: outside its hours"
     assert f"                 10.77.0.1:48830 {end_text}" in lines
     # The capture does not contain the end of the handshake.
-    (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
-    assert ended["kind"] == "segment", "an expired handshake causes no event"
+    (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night)[1])[1:2]
+    assert ended["kind"] == "segment", "an expired handshake caused an event"
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 11), (11, 0)])
-def test_wrong_time_in_a_packet_does_not_slow_down_replay(replay: Run, before: int, after: int) -> None:
+@pytest.mark.parametrize(("frames_before", "frames_after"), [(1, 11), (11, 0)])
+def test_wrong_time_in_a_packet_does_not_slow_down_replay(replay: Run, frames_before: int, frames_after: int) -> None:
     """Defect: before a packet with a time in the year 2100, replay advanced from 2023 to 2100 second by second.
 
     Before that packet there is a SYN, or an open connection.
     """
     seconds_to_2100 = 77 * 365.25 * 86_400
-    frames = [*BOTH[:before], (START + seconds_to_2100, "v0", BOTH[11][2]), *BOTH[:after]]
+    frames = [*BOTH[:frames_before], (START + seconds_to_2100, "v0", BOTH[11][2]), *BOTH[:frames_after]]
     _, out, err = replay(pcap(frames), "--interface", "v0")
-    assert f"1 connection, 2 subflows and {before + 1 + after} segments" in out
+    assert f"1 connection, 2 subflows and {frames_before + 1 + frames_after} segments" in out
     assert err == ""
 
 
@@ -149,8 +147,8 @@ def test_version_0_is_reported_and_not_tracked(replay: Run) -> None:
     syn = BOTH[0][2]
     version_0_syn = syn[:-2] + b"\x00\x81"
     code, out, err = replay(pcap([(START, "v0", version_0_syn)]))
-    words = "requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
-    assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {words}" in out
+    explanation = "requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
+    assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {explanation}" in out
     assert code == 0
     assert "note: 1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in err
 
@@ -173,14 +171,17 @@ VERSION_0 = [
 
 
 def version_0_frame(number: int) -> Frame:
-    """Return a frame of this dialogue. Its sequence numbers do not change, because replay does not follow them."""
+    """Return a frame of VERSION_0. Its sequence numbers do not change, because replay does not follow them."""
     from_client, flags, option, _ = VERSION_0[number]
     options = bytes.fromhex(option)
     options += b"\x01" * (-len(options) % 4)
     ends = (bytes([10, 77, 0, 1]), 48_830), (bytes([10, 77, 0, 2]), 3128)
     (source, port), (target, other_port) = ends if from_client else ends[::-1]
-    words = (20 + len(options)) // 4 << 12 | flags
-    tcp = struct.pack("!HHIIHHHH", port, other_port, 1000, 2000 if flags & 0x10 else 0, words, 65535, 0, 0) + options
+    length_and_flags = (20 + len(options)) // 4 << 12 | flags
+    tcp = (
+        struct.pack("!HHIIHHHH", port, other_port, 1000, 2000 if flags & 0x10 else 0, length_and_flags, 65535, 0, 0)
+        + options
+    )
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0) + source + target
     ethernet = BOTH[0][2][:14] if from_client else BOTH[0][2][6:12] + BOTH[0][2][:6] + b"\x08\x00"
     return START + number / 1000, "v0", ethernet + ip + tcp
@@ -198,8 +199,8 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
     if form:
         found = entries(out)
         segments = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
-        rest = [each["kind"] for each in found if each["kind"] != "segment"]
-        assert rest == ["summary"], "no events of connections, subflows or caps exist"
+        other_kinds = [each["kind"] for each in found if each["kind"] != "segment"]
+        assert other_kinds == ["summary"], "there are events of connections, subflows or caps"
         assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
     else:
         lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
@@ -250,6 +251,18 @@ def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
             "note: 22 packets of link type 127 not read; supported are Ethernet (1), Linux cooked (113, 276)",
         ),
     ],
+    ids=[
+        "empty",
+        "GIF",
+        "pcap cut in its header",
+        "pcapng cut in its header",
+        "damaged gzip",
+        "pcap cut in a packet",
+        "pcapng cut in a packet",
+        "gzip cut",
+        "pcapng overwritten at its end",
+        "unknown link type",
+    ],
 )
 def test_damaged_capture_is_reported_in_one_line(replay: Run, capture: bytes, code: int, message: str) -> None:
     exit_code, _, err = replay(capture, "--interface", "v1")
@@ -278,6 +291,7 @@ def test_replay_reads_standard_input(
         ),
         (["--config", "/nowhere"], "/nowhere: cannot be read: No such file or directory"),
     ],
+    ids=["invalid prefix", "missing settings file"],
 )
 def test_wrong_options_are_reported(replay: Run, arguments: list[str], message: str) -> None:
     code, out, err = replay(pcap(BOTH), *arguments)
@@ -328,8 +342,8 @@ def test_capture_from_the_testbed(name: str, capsys: pytest.CaptureFixture[str])
     throttler = Path(__file__).parents[1]
     policy = throttler.parents[1] / "conf/policy.yaml"
     assert main(["replay", str(throttler / f"captures/{name}.pcap"), "--policy", str(policy)]) == 0
-    segments = capsys.readouterr()
-    assert segments.out.splitlines()[-1] == "rule spare-ethernet: 1 cap, 0.2 s and 30.0 KB in all"
-    assert segments.err == ""
+    output = capsys.readouterr()
+    assert output.out.splitlines()[-1] == "rule spare-ethernet: 1 cap, 0.2 s and 30.0 KB in all"
+    assert output.err == ""
     if name == "ethernet":
-        assert segments.out == (throttler / "golden/replay-ethernet.txt").read_text()
+        assert output.out == (throttler / "golden/replay-ethernet.txt").read_text()

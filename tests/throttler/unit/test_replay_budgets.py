@@ -33,7 +33,7 @@ def test_budget_counts_captured_bytes_and_reports_its_step(replay: Run) -> None:
     assert lines.index(not_capped) < index
     assert lines[index + 1] == f"10.77.1.2:52106 capped: {step}"
     assert re.match(r"19:45:59\.[89]", out.splitlines()[index]), (
-        "the event has the time of the packet that reached the step"
+        "the event does not have the time of the packet that reached the step"
     )
     assert out.splitlines()[-1] == "budget volume of client 10.77.1.2: 30.0 KB of 10.0 KB used"
     found = entries(replay(capture, "--json", policy=BUDGET)[1])
@@ -42,7 +42,7 @@ def test_budget_counts_captured_bytes_and_reports_its_step(replay: Run) -> None:
     ]
     (account,) = found[-1]["budgets"]
     assert (account["client"], account["step"], account["next_step"]) == ("10.77.1.2", 10_000, 10**9)
-    assert account["used"] == 30_001 + 1, "bytes in both directions count"
+    assert account["used"] == 30_001 + 1, "the bytes in both directions do not count"
 
 
 @pytest.mark.parametrize(("reset", "used"), [("00:00", 10), ("22:14", 5)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the events that replay derives from a capture. It checks handshakes like the kernel."""
+"""Tests for the events that replay derives from a capture. Replay checks handshakes like the kernel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def connect_two_paths(kernel: SimulatedKernel, host: Host) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(
-    ("frames", "token", "remote_id", "backup"), [(IPV4, IPV4_TOKEN, 5, True), (IPV6, IPV6_TOKEN, 6, False)]
+    ("frames", "token", "remote_id", "backup"),
+    [(IPV4, IPV4_TOKEN, 5, True), (IPV6, IPV6_TOKEN, 6, False)],
+    ids=["IPv4", "IPv6"],
 )
 def test_events_of_real_linux_connections(
     kernel: SimulatedKernel, frames: list[tuple[float, str, bytes]], token: int, remote_id: int, backup: bool
@@ -60,7 +62,7 @@ class TestHandshakes:
         path = host.initial()
         assert kinds(kernel, path.syn(), path.syn_ack(), path.ack(forged=True)) == []
         assert kinds(kernel, path.from_client(ACK, MpCapable(0, 1)), path.ack()) == [K.CREATED]
-        assert kinds(kernel, path.ack()) == [], "a repeated third ACK causes no event"
+        assert kinds(kernel, path.ack()) == [], "a repeated third ACK caused an event"
 
     def test_join_must_have_the_right_hmac(self, kernel: SimulatedKernel, host: Host) -> None:
         """A replayed HMAC is invalid, because the proxy's nonce is new for each join."""

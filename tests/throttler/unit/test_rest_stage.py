@@ -21,7 +21,7 @@ from mptcp_throttler.stages.resting import (
     RestStage,
 )
 
-STEP = 0.2
+STEP_SECONDS = 0.2
 
 
 SLOW_PATHS = load_policy("version: 1\nrest_slow_paths: true\nrules: []\n", "policy.yaml")
@@ -61,11 +61,11 @@ class Scene:
 
     def run(self, seconds: float) -> bool:
         """Advance the time. Return whether the first connection's capped subflow rests."""
-        for _ in range(round(seconds / STEP)):
-            self.now += STEP
+        for _ in range(round(seconds / STEP_SECONDS)):
+            self.now += STEP_SECONDS
             sockets = []
             for flow in [each for flows in self.flows.values() for each in flows]:
-                flow.advance(STEP)
+                flow.advance(STEP_SECONDS)
                 sockets.append(flow.socket)
             for token in observe_all(self.stage, make_samples(self.now, sockets)).changed:
                 self.apply(token)
@@ -73,7 +73,7 @@ class Scene:
         return self.apply()
 
     @property
-    def first(self) -> tuple[Flow, Flow]:
+    def first_flows(self) -> tuple[Flow, Flow]:
         slow, other = self.flows[1]
         return slow, other
 
@@ -93,15 +93,15 @@ def test_subflows_with_the_lowest_caps_rest_before_any_sample() -> None:
 def test_rest_ends_if_the_other_path_is_slow_and_has_data() -> None:
     scene = Scene(policy(512_000))
     assert scene.run(2.0)
-    slow, other = scene.first
+    slow, other = scene.first_flows
     other.rate = 0.9 * RATIO / 2 * 512_000
     other.waiting = other.unacked = 0
-    assert scene.run(5.0), "the other path has no data, so the rest continues"
+    assert scene.run(5.0), "the rest ended, although the other path has no data"
     other.unacked = 10
     slow.unacked = 1
-    assert scene.run(5.0), "the resting subflow still has data in flight"
+    assert scene.run(5.0), "the rest ended, although the resting subflow has data in flight"
     slow.unacked = 0
-    assert scene.run(2 * WAKE_WINDOWS * STEP + STEP) is False
+    assert scene.run(2 * WAKE_WINDOWS * STEP_SECONDS + STEP_SECONDS) is False
     assert scene.run(5.0) is False
     assert scene.changes == 1
 
@@ -124,14 +124,14 @@ def test_higher_cap_ends_the_rest() -> None:
     assert not scene.apply()
 
 
-@pytest.mark.parametrize("condition", ["impossible", "dry run", "only path", "hard cap"])
+@pytest.mark.parametrize("condition", ["rests are impossible", "dry run", "only path", "hard cap"])
 def test_subflow_with_a_low_cap_does_not_rest(condition: str) -> None:
     scene = Scene(policy(512_000, **({"landing": "at-once"} if condition == "hard cap" else {})))
-    scene.stage.possible = condition != "impossible"
+    scene.stage.possible = condition != "rests are impossible"
     if condition == "dry run":
         scene.stage.is_applied = False
     if condition == "only path":
-        scene.flows[1] = [scene.first[0]]
+        scene.flows[1] = [scene.first_flows[0]]
     assert not scene.apply()
     assert not scene.run(2.0)
     assert not scene.stage.urgent()
@@ -139,33 +139,35 @@ def test_subflow_with_a_low_cap_does_not_rest(condition: str) -> None:
 
 def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     scene = Scene(SLOW_PATHS, rate=48 * MBIT)
-    slow, other = scene.first
+    slow, other = scene.first_flows
     slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
     assert not scene.apply()
-    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP_SECONDS)
     assert scene.run(FIRST_REST_SECONDS - 3)
-    assert not scene.run(3.2), "the path is tried again"
-    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
+    assert not scene.run(3.2), "the path is not tried again"
+    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP_SECONDS)
     assert scene.run(2 * FIRST_REST_SECONDS - 3)
     other.rate = 1 * MBIT
-    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is now as slow"
+    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP_SECONDS), (
+        "the rest continues, although the other path is now as slow"
+    )
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
     other.rate = 48 * MBIT
-    assert not scene.run(5.0), "the path is fast enough to be used"
+    assert not scene.run(5.0), "the path rests, although it is fast enough"
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
-    assert not scene.run(5.0), "an idle path does not rest"
+    assert not scene.run(5.0), "an idle path rests"
 
 
 def scene_with_blocking_path() -> Scene:
     """Return a scene in which a path of 24 Mbit/s mostly waits for a path of 1 Mbit/s with a long queue."""
     scene = Scene(SLOW_PATHS, rate=0)
-    slow, other = scene.first
+    slow, other = scene.first_flows
     slow.rate, slow.waiting = 1 * MBIT, 60_000
     for _ in range(3):
         other.rate, other.waiting, other.unacked = 24 * MBIT, 60_000, 10
-        scene.run(2 * STEP)
+        scene.run(2 * STEP_SECONDS)
         other.rate, other.waiting, other.unacked = 0, 0, 0
-        scene.run(6 * STEP)
+        scene.run(6 * STEP_SECONDS)
     return scene
 
 
@@ -176,24 +178,24 @@ def test_path_that_delays_the_other_path_rests() -> None:
     """
     assert scene_with_blocking_path().apply()
     scene = Scene(SLOW_PATHS, rate=3 * MBIT)
-    slow, _ = scene.first
+    slow, _ = scene.first_flows
     slow.rate, slow.waiting = 1 * MBIT, 60_000
-    assert not scene.run(10.0), "the other path is not much faster"
+    assert not scene.run(10.0), "the slow path rests, although the other path is not much faster"
 
 
 @pytest.mark.parametrize("megabits", [12, 2])
 def test_path_that_did_not_delay_the_other_path_is_used_again(megabits: int) -> None:
     scene = scene_with_blocking_path()
-    slow, other = scene.first
+    slow, other = scene.first_flows
     other.rate, other.unacked = megabits * MBIT, 10
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
-    assert scene.run(1.0), "the path's data are still in flight"
-    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP) is (megabits == 12)
+    assert scene.run(1.0), "the rest ended too early"
+    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP_SECONDS) is (megabits == 12)
 
 
 def test_only_path_never_rests() -> None:
     scene = Scene(SLOW_PATHS, rate=48 * MBIT)
-    slow, _ = scene.first
+    slow, _ = scene.first_flows
     slow.rate, slow.waiting = 1 * MBIT, 60_000
     assert scene.run(2.0)
     scene.flows[1] = [slow]
@@ -204,7 +206,7 @@ def test_only_path_never_rests() -> None:
 def test_no_subflow_rests_if_the_other_is_backup() -> None:
     """Otherwise the MPTCP scheduler would use neither subflow."""
     scene = Scene(policy(512_000))
-    slow, other = scene.first
+    slow, other = scene.first_flows
     connection = connection_of(1, [slow.four_tuple, other.four_tuple])
     first, second = connection.subflows
     standby = replace(connection, subflows=(first, replace(second, backup=True)))

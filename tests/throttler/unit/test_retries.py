@@ -48,20 +48,20 @@ class RefusingNetfilter(FakeNetfilter):
         await super().prepare()
 
 
-class Bench:
+class Scene:
     def __init__(self) -> None:
         self.tc = FakeTrafficControl()
         self.netfilter = RefusingNetfilter()
         self.reconciler = Reconciler(Planner(Ownership()), self.tc, self.netfilter)
 
 
-def run_with_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> None:
+def run_with_reconciler(scenario: Callable[[Scene], Awaitable[None]]) -> None:
     async def run() -> None:
-        bench = Bench()
-        await bench.reconciler.prepare()
-        running = asyncio.create_task(bench.reconciler.run())
+        scene = Scene()
+        await scene.reconciler.prepare()
+        running = asyncio.create_task(scene.reconciler.run())
         async with asyncio.timeout(60):
-            await scenario(bench)
+            await scenario(scene)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -69,7 +69,7 @@ def run_with_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0)
 
@@ -83,12 +83,12 @@ def test_pause_before_a_retry_never_exceeds_two_seconds(monkeypatch: pytest.Monk
         pauses.append(seconds)
         await sleep(0)
 
-    async def scenario(bench: Bench) -> None:
+    async def scenario(scene: Scene) -> None:
         monkeypatch.setattr(asyncio, "sleep", record_pause)
-        bench.tc.refusals = 10
-        bench.tc.set_gso_limit(lambda before: min(before, 3028))
-        bench.reconciler.wake()
-        while bench.tc.gso != 3028:
+        scene.tc.refusals = 10
+        scene.tc.set_gso_limit(lambda before: min(before, 3028))
+        scene.reconciler.wake()
+        while scene.tc.gso != 3028:
             await sleep(0)
 
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", PAUSES[0])
@@ -101,24 +101,24 @@ def test_pause_before_a_retry_never_exceeds_two_seconds(monkeypatch: pytest.Monk
 
 
 def test_objects_that_cannot_be_read_are_created_again() -> None:
-    async def scenario(bench: Bench) -> None:
-        creations = bench.netfilter.log.count("make sets")
-        bench.netfilter.failing_checks = 1
-        await bench.reconciler.verify()
-        assert bench.netfilter.log.count("make sets") == creations + 1
-        assert bench.reconciler.counters.repairs == 1
+    async def scenario(scene: Scene) -> None:
+        creations = scene.netfilter.log.count("make sets")
+        scene.netfilter.failing_checks = 1
+        await scene.reconciler.verify()
+        assert scene.netfilter.log.count("make sets") == creations + 1
+        assert scene.reconciler.counters.repairs == 1
 
     run_with_reconciler(scenario)
 
 
 def test_failed_repair_is_retried_without_other_changes() -> None:
-    async def scenario(bench: Bench) -> None:
-        creations = bench.netfilter.log.count("make sets")
-        bench.netfilter.failing_checks, bench.netfilter.failing_preparations = 1, 3
+    async def scenario(scene: Scene) -> None:
+        creations = scene.netfilter.log.count("make sets")
+        scene.netfilter.failing_checks, scene.netfilter.failing_preparations = 1, 3
         with pytest.raises(KernelError, match="out of memory"):
-            await bench.reconciler.verify()
-        await until(lambda: bench.netfilter.log.count("make sets") > creations)
-        assert not bench.netfilter.failing_preparations
+            await scene.reconciler.verify()
+        await wait_until(lambda: scene.netfilter.log.count("make sets") > creations)
+        assert not scene.netfilter.failing_preparations
 
     run_with_reconciler(scenario)
 
@@ -128,7 +128,7 @@ def test_component_that_cannot_repair_does_not_prevent_the_others(
 ) -> None:
     verified = []
 
-    class Owner(Component):
+    class FakeComponent(Component):
         def __init__(self, fails: bool) -> None:
             self.fails = fails
 
@@ -138,13 +138,13 @@ def test_component_that_cannot_repair_does_not_prevent_the_others(
                 raise KernelError("no")
 
     async def scenario() -> None:
-        owners = [Owner(True), Owner(False)]
-        monitor = DriftMonitor(owners, 30)
+        components = [FakeComponent(True), FakeComponent(False)]
+        monitor = DriftMonitor(components, 30)
         for _ in range(2):
             assert not await monitor.verify()
         assert len(verified) == 4
-        assert caplog.messages == ["verify: no"], "the failure is logged once"
-        owners[0].fails = False
+        assert caplog.messages == ["verify: no"], "the failure was not logged exactly once"
+        components[0].fails = False
         assert await monitor.verify()
 
     asyncio.run(scenario())
@@ -167,5 +167,5 @@ def test_sysctls_and_their_file_are_compared(tmp_path: Path, monkeypatch: pytest
     assert values == required
     owned.restore()
     assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, (
-        "the original values are restored, not later ones"
+        "the original values were not restored"
     )

@@ -56,9 +56,9 @@ def test_steering_is_described() -> None:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
 def test_every_rule_of_the_examples_has_an_effect(file: Path) -> None:
     policy = load_policy(file.read_text(), file.name)
-    words = describe_rules(policy)
-    assert [each["rule"] for each in words] == [rule.name for rule in policy.rules]
-    assert all(each["does"] for each in words)
+    descriptions = describe_rules(policy)
+    assert [each["rule"] for each in descriptions] == [rule.name for rule in policy.rules]
+    assert all(each["does"] for each in descriptions)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
-from mptcp_throttler.runtime import sampler as module
+from mptcp_throttler.runtime import sampler as sampler_module
 from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopDelayMeter
 from mptcp_throttler.runtime.sampler import IDLE_SECONDS, PAUSE_RATIO, SLICE_SECONDS, Sampler
 from mptcp_throttler.stages.stage import Samples
@@ -54,6 +54,7 @@ class FakeConsumer:
     ) -> None:
         self._watched, self._urgent, self.by_request = watched, urgent, by_request
         self.samples: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
+        """Per call: number of requested subflows, the subflows, those with a socket, and whether all are included."""
         self.failures = 0
 
     def watches_any(self) -> bool:
@@ -110,7 +111,7 @@ def test_many_watched_subflows_are_read_by_one_sweep() -> None:
 def test_cookies_come_from_the_latest_sweep_if_it_is_new_enough() -> None:
     sockets = FakeSockets(3)
     sampler = sampler_of(sockets, FakeConsumer([subflow(1)]))
-    assert sampler.cookies(0.0) is None, "no sweep has happened yet"
+    assert sampler.cookies(0.0) is None, "there are cookies before the first sweep"
 
     async def scenario() -> None:
         await sampler.sweep()
@@ -125,7 +126,7 @@ def test_cookies_come_from_the_latest_sweep_if_it_is_new_enough() -> None:
 
 def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searching the samples for ten thousand subflows takes milliseconds."""
-    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(sampler_module, "SLICE_SECONDS", 0.0)
 
     class CountingDict(dict[FourTuple, KernelSubflow]):
         lookups = max_lookups = 0
@@ -139,7 +140,7 @@ def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.Monke
         def observe(self, samples: Samples) -> Iterator[None]:
             yield
 
-    count = 20 * module.CHECK_CHUNK
+    count = 20 * sampler_module.CHECK_CHUNK
     sockets = FakeSockets(count)
     sampler = sampler_of(sockets, IdleConsumer([subflow(number) for number in range(count)]))
     sampler.latest = counting = CountingDict()
@@ -155,7 +156,7 @@ def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.Monke
         resets.cancel()
 
     run(scenario())
-    assert 0 < counting.max_lookups <= module.CHECK_CHUNK
+    assert 0 < counting.max_lookups <= sampler_module.CHECK_CHUNK
 
 
 def test_few_watched_subflows_are_looked_up() -> None:
@@ -163,7 +164,9 @@ def test_few_watched_subflows_are_looked_up() -> None:
     consumer = FakeConsumer([subflow(1), subflow(5000)])
     run(sample_once(sampler_of(sockets, consumer)))
     assert (sockets.dumps, sockets.lookups) == (0, 2)
-    assert consumer.samples == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one subflow has no socket"
+    assert consumer.samples == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], (
+        "wrong samples: only one of the two subflows has a socket"
+    )
 
 
 def test_subflows_watched_by_several_consumers_are_looked_up_once() -> None:
@@ -232,7 +235,7 @@ def test_long_sweeps_do_not_delay_urgent_look_ups() -> None:
 
 
 def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(sampler_module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
     all_subflows = [subflow(n) for n in range(900)]
     stage = FakeConsumer(all_subflows, urgent=[subflow(3)], by_request=False)
@@ -249,10 +252,10 @@ def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.Monkey
 
     run(scenario())
     assert [(count, complete) for count, _, _, complete in transitions.samples] == [(1, False), (899, True)], (
-        "the sweep's sample is older than the look-up"
+        "the sweep's sample counted, although it is older than the look-up"
     )
     assert [(count, complete) for count, _, _, complete in stage.samples] == [(900, True)], (
-        "the stage gets no sample during the sweep"
+        "the stage got a sample during the sweep"
     )
 
 
@@ -261,7 +264,7 @@ def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.Monkey
 def test_subflow_that_joins_during_sampling_is_looked_up(
     monkeypatch: pytest.MonkeyPatch, by_request: bool, uses_sweep: bool
 ) -> None:
-    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(sampler_module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
     count = 900 if uses_sweep else 200
     consumer = FakeConsumer([subflow(n) for n in range(count)], by_request=by_request)
@@ -270,7 +273,7 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
 
     async def scenario() -> None:
         sampling = asyncio.create_task(sampler.sample_watched())
-        while not (sampler.latest or sockets.lookups):  # noqa: ASYNC110 - as above
+        while not (sampler.latest or sockets.lookups):  # noqa: ASYNC110 - no event exists for this
             await asyncio.sleep(0)
         joined = subflow(5000)
         sockets.by_four_tuple[joined] = sockets.by_four_tuple[subflow(0)]._replace(four_tuple=joined)
@@ -284,11 +287,11 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
     run(scenario())
     ((_, requested, found, _),) = consumer.samples
     assert {subflow(5000), subflow(6000)} <= requested
-    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one subflow has no socket"
+    assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "not exactly the subflow 6000 lacks a sample"
 
 
 def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(sampler_module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
     values: dict[str, list[tuple[float, int]]] = {"transitions": [], "stage": []}
 
@@ -327,7 +330,7 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
     assert len(values["transitions"]) > len(values["stage"]) >= 1
     for samples in values.values():
         assert samples == sorted(samples)
-        assert len({octets for _, octets in samples}) == len(samples), "each sample is newer than the previous one"
+        assert len({octets for _, octets in samples}) == len(samples), "a sample is not newer than the previous one"
 
 
 def test_urgent_subflow_need_not_be_watched() -> None:

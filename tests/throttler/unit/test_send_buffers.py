@@ -63,12 +63,12 @@ def test_buffer_grows_with_a_lower_cap_but_not_for_small_changes() -> None:
 def test_existing_buffer_gets_the_maximum_size_when_the_cap_rises() -> None:
     buffers = SendBuffers()
     assert buffers.grant(1, LOW_RATE - 1, backlogged=True)
-    assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would not enlarge this buffer"
+    assert buffers.grant(1, 50_000_000, backlogged=False), "the existing buffer was not enlarged"
     assert buffers.get(1) == MAX_BYTES
-    assert not buffers.grant(2, 50_000_000, backlogged=True), "a socket without a large buffer does not get one"
+    assert not buffers.grant(2, 50_000_000, backlogged=True), "a socket without a large buffer got one"
 
 
-@pytest.mark.parametrize("tcp", [MUCH_IN_FLIGHT, IDLE])
+@pytest.mark.parametrize("tcp", [MUCH_IN_FLIGHT, IDLE], ids=["busy", "idle"])
 def test_low_cap_sets_a_larger_buffer_immediately(tcp: TcpInfo) -> None:
     scene = scene_of(tcp)
     scene.run(0.01)
@@ -89,7 +89,7 @@ def test_uncapped_socket_keeps_the_maximum_size_and_counts_until_it_closes() -> 
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(2.0, start=5.0)
     assert scene.limits == {1: SocketLimit(send_buffer=MAX_BYTES)}
-    assert scene.transitions._sockets, "the socket is looked up until it has closed"
+    assert scene.transitions._sockets, "the socket is no longer looked up, although it has not closed"
     del scene.tcp[subflow(1)]
     scene.run(40.0, start=7.0)
     assert scene.limits == {}

@@ -144,7 +144,7 @@ INVALID = {
     ),
     "a port instead of a list": ("listen_ports: 3128", "listen_ports: 3128 is not a list; write [3128]"),
     "port twice": ("listen_ports: [80, 80]", "listen_ports[1]: 80 is listed twice; once is enough"),
-    "netfilter": (
+    "misspelt netfilter": (
         "netfilter: nftable",
         'netfilter: "nftable" is not allowed (did you mean "nftables"?); write auto, iptables or nftables',
     ),
@@ -168,7 +168,7 @@ INVALID = {
         "mark_mask: true",
         "mark_mask: true is not a mark mask; write a hexadecimal number (e.g. 0x00ff0000)",
     ),
-    "major": ("htb_major: 0xffff", "htb_major: 0xffff is out of range; 0x0001 to 0xfffe is allowed"),
+    "major too large": ("htb_major: 0xffff", "htb_major: 0xffff is out of range; 0x0001 to 0xfffe is allowed"),
     "major with a colon": (
         "htb_major: '4d50:'",
         'htb_major: "4d50:" is not a handle; write a hexadecimal number (e.g. 0x4d50)',
@@ -181,7 +181,7 @@ INVALID = {
         f"status_socket: /{'x' * 107}",
         f'status_socket: "/{"x" * 58}…" is too long for a Unix socket; Linux allows 107 bytes',
     ),
-    "state directory": (
+    "state directory as a number": (
         "state_directory: 5",
         "state_directory: 5 is not a path; write the name of a file",
     ),
@@ -194,19 +194,19 @@ INVALID = {
         'gso_max_size: "off" is not a size; write a number and one of B, KB, MB, KiB, MiB (e.g. "15 KB"); '
         "or write auto or keep",
     ),
-    "no time": ("verify_interval: 0", "verify_interval: 0 is out of range; 1 to 3600 seconds are allowed"),
-    "time with a unit": (
+    "interval 0": ("verify_interval: 0", "verify_interval: 0 is out of range; 1 to 3600 seconds are allowed"),
+    "interval with a unit": (
         "verify_interval: 30s",
         'verify_interval: "30s" is not a number of seconds; 1 to 3600 is allowed',
     ),
-    "not a number": ("verify_interval: .nan", "verify_interval: nan is out of range; 1 to 3600 seconds are allowed"),
-    "connections": (
+    "interval nan": ("verify_interval: .nan", "verify_interval: nan is out of range; 1 to 3600 seconds are allowed"),
+    "0 connections": (
         "max_connections: 0",
         "max_connections: 0 is out of range; 1 to 1000000 is allowed",
     ),
-    "log level": ("log_level: trace", 'log_level: "trace" is not allowed; write error, warning, info or debug'),
+    "unknown log level": ("log_level: trace", 'log_level: "trace" is not allowed; write error, warning, info or debug'),
     "log level without a value": ("log_level:", "log_level: has no value; write one, or leave the key out"),
-    "group": ("status_group: 7", "status_group: 7 is not the name of a group; write e.g. adm"),
+    "group as a number": ("status_group: 7", "status_group: 7 is not the name of a group; write e.g. adm"),
     "group with blanks": (
         'status_group: "a b"',
         'status_group: "a b" is not the name of a group; write e.g. adm',
@@ -252,8 +252,9 @@ def test_invalid_setting(case: str) -> None:
             ],
         ),
     ],
+    ids=["empty file", "no required setting", "empty values", "repeated and too long interfaces"],
 )
-def test_missing_required_settings_are_reported(text: str, expected: list[str]) -> None:
+def test_missing_or_invalid_required_settings_are_reported(text: str, expected: list[str]) -> None:
     assert problems(text) == expected
 
 

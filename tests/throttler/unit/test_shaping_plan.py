@@ -81,13 +81,13 @@ def test_subflows_of_a_path_cap_share_the_class_and_mark() -> None:
     assert one.minor in planner.classes.desired
 
 
-@pytest.mark.parametrize(("share", "classes"), [(Share.PATH, 1), (Share.CLIENT, 3), (Share.CONNECTION, 2)])
-def test_share_determines_the_number_of_classes(share: Share, classes: int) -> None:
+@pytest.mark.parametrize(("share", "class_count"), [(Share.PATH, 1), (Share.CLIENT, 3), (Share.CONNECTION, 2)])
+def test_share_determines_the_number_of_classes(share: Share, class_count: int) -> None:
     shared = rule(cap=throttle(share=share))
     planner = planner_for(shared)
     planner.set_verdicts(1, [verdict(1, shared, 1), verdict(2, shared, 1)], NOW)
     planner.set_verdicts(2, [verdict(3, shared, 2)], NOW)
-    assert len(planner.classes.desired) == classes
+    assert len(planner.classes.desired) == class_count
 
 
 def test_subflow_that_loses_its_cap_loses_its_entry() -> None:

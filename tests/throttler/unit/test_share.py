@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a subflow's demand on a shared cap: it keeps its share while its data arrive."""
+"""Tests for a subflow's demand on a shared cap: a subflow keeps its share while its data arrive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_share_is_lost_after_a_second_and_returns_with_the_first_byte() -> None:
         assert demand.rate is None
     assert seconds_until_share_is_lost(demand, 900_000, 9 * SHARE_SECONDS) <= 1.0
     demand.count(sample(900_000), 60.0, 0.0)
-    assert demand.rate == 0, "the demand stays 0 while no data arrive"
+    assert demand.rate == 0, "the demand changed while no data arrived"
     demand.count(sample(901_448), 60.0 + SHARE_SECONDS, 0.0)
     assert demand.rate is None
 
@@ -56,7 +56,7 @@ def test_subflow_with_a_long_round_trip_keeps_its_share() -> None:
     demand = Demand()
     for step in range(20):
         demand.count(sample(step // 3 * 1448, slow), step * SHARE_SECONDS, 0.0)
-        assert demand.rate is None, "no data arrive for 1.5 s"
+        assert demand.rate is None, "the share was lost after 1.5 s without data"
     assert seconds_until_share_is_lost(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
 
 
@@ -67,7 +67,7 @@ def test_subflow_with_a_very_small_share_keeps_it_between_packets() -> None:
     for step in range(60):
         packet_count = int(step * SHARE_SECONDS / (1.5 * round_seconds))
         demand.count(sample(packet_count * 1448), step * SHARE_SECONDS, round_seconds)
-        assert demand.rate is None, "one packet arrives every 1.8 s"
+        assert demand.rate is None, "the share was lost, although a packet arrives every 1.8 s"
     assert seconds_until_share_is_lost(demand, 15 * 1448, 30.0, round_seconds=round_seconds) > SILENT_SECONDS
 
 
@@ -118,7 +118,9 @@ def test_remaining_subflow_gets_the_whole_cap_when_others_stall(stalled_count: i
     assert scene.limits[1].rate == CAP
     scene.stalled = set()
     observe(scene, 20.0, 1.0)
-    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "the stalled subflows have their shares again"
+    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), (
+        "the stalled subflows did not get their shares again"
+    )
 
 
 def test_no_limit_is_set_while_demands_do_not_change() -> None:

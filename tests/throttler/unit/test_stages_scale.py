@@ -106,7 +106,7 @@ class Host:
 
 def test_only_downloading_connections_are_urgent_and_only_caps_of_degraded_ones_relaxed() -> None:
     host = Host(CAP)
-    assert len(host.guard.watched()) == CONNECTIONS, "the uncapped subflow of each connection is watched"
+    assert len(host.guard.watched()) == CONNECTIONS, "not exactly the uncapped subflow of each connection is watched"
     assert not host.steering.watched()
     assert [host.sweep() for _ in range(3)] == [0, 0, 0]
     assert not host.guard.urgent()
@@ -138,9 +138,11 @@ def test_only_downloading_connections_are_urgent_and_only_caps_of_degraded_ones_
 def test_only_steered_connections_with_data_are_urgent() -> None:
     host = Host(STANDBY)
     assert not host.guard.watched()
-    assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new connections are urgent"
+    assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, (
+        "not all new connections are urgent"
+    )
     assert host.sweep() == CONNECTIONS
-    assert len(host.actions) == CONNECTIONS, "each standby is made backup"
+    assert len(host.actions) == CONNECTIONS, "not every standby was made backup"
     assert [host.sweep() for _ in range(2)] == [0, 0]
     assert not host.steering.urgent()
     for number in BUSY:
@@ -206,11 +208,11 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     assert calls.count == clients
     assert maximum <= 4 * SLICE
     calls.max_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
-    assert calls.count == clients, "accounts without new bytes are not checked"
+    assert calls.count == clients, "accounts without new bytes were checked"
 
 
 def test_urgent_subflows_are_those_with_the_most_new_bytes() -> None:
-    """These are more subflows than one slice examines."""
+    """There are more subflows than one slice examines."""
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
     for number in range(clients):

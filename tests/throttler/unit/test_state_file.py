@@ -86,7 +86,7 @@ def require_root() -> None:
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> int:
+def service_user(monkeypatch: pytest.MonkeyPatch) -> int:
     """The user ID of the throttler's user, whether this host has that user or not."""
     number = 64123
 
@@ -99,19 +99,21 @@ def service(monkeypatch: pytest.MonkeyPatch) -> int:
     return number
 
 
-def test_files_of_the_throttlers_user_are_accepted_and_keep_their_owner(tmp_path: Path, service: int) -> None:
+def test_files_of_the_throttlers_user_are_accepted_and_keep_their_owner(tmp_path: Path, service_user: int) -> None:
     require_root()
-    os.chown(tmp_path, service, service)
+    os.chown(tmp_path, service_user, service_user)
     path = tmp_path / "state"
     path.write_text("{}")
     path.chmod(0o600)
-    os.chown(path, service, service)
+    os.chown(path, service_user, service_user)
     assert read_state(path) == "{}"
     write_state(path, "root's")
     os.close(open_lock(tmp_path / "lock"))
-    assert {each.stat().st_uid for each in tmp_path.iterdir()} == {service}
-    os.chown(path, service + 1, -1)
-    with pytest.raises(KernelError, match=f"belongs to user {service + 1}; it must belong to root or mptcp-throttler"):
+    assert {each.stat().st_uid for each in tmp_path.iterdir()} == {service_user}
+    os.chown(path, service_user + 1, -1)
+    with pytest.raises(
+        KernelError, match=f"belongs to user {service_user + 1}; it must belong to root or mptcp-throttler"
+    ):
         read_state(path)
 
 
@@ -125,14 +127,14 @@ def test_ledger_that_others_could_write_is_refused(tmp_path: Path, tamper: Calla
             Ledger(path, create)
 
 
-def test_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> None:
+def test_ledger_of_another_user_is_refused(tmp_path: Path, service_user: int) -> None:
     require_root()
     path = tmp_path / "ledger"
     Ledger(path).close()
-    os.chown(path, service, -1)
+    os.chown(path, service_user, -1)
     Ledger(path).close()
-    os.chown(path, service + 1, -1)
-    with pytest.raises(KernelError, match=f"belongs to user {service + 1}"):
+    os.chown(path, service_user + 1, -1)
+    with pytest.raises(KernelError, match=f"belongs to user {service_user + 1}"):
         Ledger(path)
 
 
@@ -159,14 +161,14 @@ def test_lock_file_is_created_and_never_truncated(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def proc_sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that replaces /proc/sys."""
-    root = tmp_path / "root" / "proc" / "sys"
-    (root / "net/mptcp").mkdir(parents=True)
-    (root / "net/mptcp/pm_type").write_text("0\n")
-    (root / "net/mptcp/stale_loss_cnt").write_text("4\n")
-    monkeypatch.setattr(sysctl, "_ROOT", root)
-    return root
+    directory = tmp_path / "root" / "proc" / "sys"
+    (directory / "net/mptcp").mkdir(parents=True)
+    (directory / "net/mptcp/pm_type").write_text("0\n")
+    (directory / "net/mptcp/stale_loss_cnt").write_text("4\n")
+    monkeypatch.setattr(sysctl, "_ROOT", directory)
+    return directory
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,20 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "text",
         7,
     ],
+    ids=[
+        "path outside",
+        "path instead of a name",
+        "another sysctl",
+        "command as value",
+        "newline in the value",
+        "number as value",
+        "empty value",
+        "list",
+        "text",
+        "number",
+    ],
 )
-def test_invalid_sysctl_file_is_refused(tmp_path: Path, root: Path, note: object) -> None:
+def test_invalid_sysctl_file_is_refused(tmp_path: Path, proc_sys: Path, note: object) -> None:
     outside = tmp_path / "root" / "outside"
     outside.write_text("0")
     path = tmp_path / "sysctls.json"
@@ -193,23 +207,23 @@ def test_invalid_sysctl_file_is_refused(tmp_path: Path, root: Path, note: object
     with pytest.raises(KernelError, match=r"sysctls\.json"):
         OwnedSysctls(tmp_path).restore()
     assert outside.read_text() == "0"
-    assert (root / "net/mptcp/pm_type").read_text() == "0\n"
+    assert (proc_sys / "net/mptcp/pm_type").read_text() == "0\n"
 
 
-def test_sysctls_are_restored_by_a_successor(tmp_path: Path, root: Path) -> None:
+def test_sysctls_are_restored_by_a_successor(tmp_path: Path, proc_sys: Path) -> None:
     state = tmp_path / "state"
     OwnedSysctls(state).hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})
     successor = OwnedSysctls(state)
     assert successor.original_values([PM_TYPE, STALE_LOSS_COUNT]) == {PM_TYPE: "0", STALE_LOSS_COUNT: "4"}
     successor.hold({PM_TYPE: "1"})
-    assert (root / "net/mptcp/stale_loss_cnt").read_text() == "4"
+    assert (proc_sys / "net/mptcp/stale_loss_cnt").read_text() == "4"
     successor.restore()
-    assert (root / "net/mptcp/pm_type").read_text() == "0"
+    assert (proc_sys / "net/mptcp/pm_type").read_text() == "0"
     assert not list(state.iterdir())
 
 
-def test_failed_change_leaves_the_sysctls_unchanged(tmp_path: Path, root: Path) -> None:
-    (root / "net/mptcp/stale_loss_cnt").unlink()
+def test_failed_change_leaves_the_sysctls_unchanged(tmp_path: Path, proc_sys: Path) -> None:
+    (proc_sys / "net/mptcp/stale_loss_cnt").unlink()
     with pytest.raises(KernelError, match="stale_loss_cnt"):
         OwnedSysctls(tmp_path / "state").hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})
-    assert (root / "net/mptcp/pm_type").read_text() == "0\n"
+    assert (proc_sys / "net/mptcp/pm_type").read_text() == "0\n"

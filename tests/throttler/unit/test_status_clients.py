@@ -40,7 +40,7 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         assert answer["total"] == 3
         first, second = answer["clients"]
         assert (first["client"], first["connections"], first["subflows"], first["bytes_sent"]) == (WIFI, 2, 3, 6 * MB)
-        assert first["capped"] == 1, "only the subflow on path a is capped"
+        assert first["capped"] == 1, "not exactly the subflow on path a is capped"
         assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
         assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
         # A client without a connection may have used up a budget.
@@ -51,7 +51,7 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         assert [(each["used"], each["left"]) for each in clients[0]["budgets"]] == [(3 * MB, 0)]
 
 
-def line(local: str, remote: str, state: str = "01") -> str:
+def tcp_table_line(local: str, remote: str, state: str = "01") -> str:
     return f"   0: {local} {remote} {state} 00000000:00000000 00:00000000 00000000     0        0 1 1 0 20 4 30 10 -1\n"
 
 
@@ -64,14 +64,14 @@ async def test_sockets_that_are_not_subflows_count_as_plain_tcp(tmp_path: Path) 
     proxy = f"{int.from_bytes(capped.local, 'little'):08X}:{capped.local_port:04X}"
     tcp4_table.write_text(
         "  sl  local_address rem_address   st tx_queue\n"
-        + line(proxy, f"{int.from_bytes(capped.remote, 'little'):08X}:{capped.remote_port:04X}")
-        + line(proxy, "0900010A:9C40")
-        + line(proxy, "0900010A:9C41")
-        + line(proxy, "0A00010A:9C40", "06")  # in TIME_WAIT
-        + line("0100007F:01BB", "0B00010A:9C40")  # the socket of another service
-        + line(proxy, "0100007F:9C40")  # a client on this host
+        + tcp_table_line(proxy, f"{int.from_bytes(capped.remote, 'little'):08X}:{capped.remote_port:04X}")
+        + tcp_table_line(proxy, "0900010A:9C40")
+        + tcp_table_line(proxy, "0900010A:9C41")
+        + tcp_table_line(proxy, "0A00010A:9C40", "06")  # in TIME_WAIT
+        + tcp_table_line("0100007F:01BB", "0B00010A:9C40")  # the socket of another service
+        + tcp_table_line(proxy, "0100007F:9C40")  # a client on this host
     )
-    tcp6_table.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
+    tcp6_table.write_text(tcp_table_line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tcp_table, "TABLES", (tcp4_table, tcp6_table, tmp_path / "none"))

@@ -70,8 +70,8 @@ async def test_events_are_filtered(tmp_path: Path) -> None:
         assert {each["client"] for each in events_of(scene, token="8")} == {"10.2.0.8"}
         assert kinds(events_of(scene, rule="cap-a")) == ["decided", "applied"]
         all_events = events_of(scene)
-        assert events_of(scene, limit=2) == all_events[-2:], "the latest events"
-        assert events_of(scene, after=0, limit=3) == all_events[:3], "the first events"
+        assert events_of(scene, limit=2) == all_events[-2:], "not the latest events"
+        assert events_of(scene, after=0, limit=3) == all_events[:3], "not the first events"
         assert events_of(scene, after=all_events[-1]["seq"]) == []
         answer = scene.request(query="events")
         assert (answer["first"], answer["last"]) == (1, all_events[-1]["seq"])
@@ -179,7 +179,7 @@ async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_owner_gets_only_its_own_connection(tmp_path: Path) -> None:
+async def test_client_gets_only_its_own_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, "10.1.0.8", "10.2.0.8")
@@ -224,18 +224,20 @@ async def test_clients_of_one_nat_get_their_own_connections(tmp_path: Path) -> N
         assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
         assert addresses(token="8") == [WIFI]
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
-        assert addresses() == [], "the endpoint without the token does not identify the connection"
+        assert addresses() == [], "an endpoint without a token identified a connection"
         # The operator of the proxy gets both connections.
         explained = scene.request(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 
 
 @scenario
-async def test_owner_gets_no_cap_in_a_dry_run(tmp_path: Path) -> None:
+async def test_client_sees_no_cap_in_a_dry_run(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
-        assert scene.request(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
+        assert scene.request(query="summary")["rules"][0]["capped"] == 1, (
+            "the summary does not count the caps of a dry run"
+        )
         answer = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"]
         caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in answer]
         assert caps == [["a", False, None, None, None], ["b", False, None, None, None]]

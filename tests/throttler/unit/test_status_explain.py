@@ -121,7 +121,9 @@ async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path
         ring = scene.engine.events.ring
         for _ in range(MAX_EVENTS - ring.last):
             ring.add(time.time(), "fault")
-        assert explained_subflows(scene, token="7")[1]["stages"][0]["since"] is not None, "no event was displaced"
+        assert explained_subflows(scene, token="7")[1]["stages"][0]["since"] is not None, (
+            "the start is missing, although no event was displaced"
+        )
         for _ in range(ring.last):
             ring.add(time.time(), "fault")
         assert explained_subflows(scene, token="7")[1]["stages"][0]["since"] is None
@@ -131,7 +133,7 @@ async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path
 
 
 def shift_clocks(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
-    """Start the daemon's clocks at *start*. They are *ahead* seconds before the event loop's clock."""
+    """Start the daemon's clocks at *start*. *ahead* returns their lead over the event loop's clock."""
     real_start = time.monotonic()
     clock = SimpleNamespace(
         time=lambda: start + ahead() + time.monotonic() - real_start, monotonic=lambda: time.monotonic() + ahead()
@@ -182,7 +184,7 @@ def test_budget_state_has_no_time_of_another_period_or_policy(
             assert used_up is not None
             assert midnight - 3600 < used_up < midnight
             await scene.reload(f"{daily}anticipate: false\n")
-            assert state() == (text, used_up), "the reload did not change the budget"
+            assert state() == (text, used_up), "a reload that did not change the budget changed its state"
             ahead = 1200.0
             await scene.reload(daily.replace("after: 1 MB", "after: 1.1 MB"))
             text, since = state()
@@ -226,8 +228,8 @@ async def test_cap_in_a_transition_has_the_state_coming(tmp_path: Path) -> None:
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         await scene.reload(CAPPED)
         assert explained_subflows(scene, token="7")[0]["cap_state"] == "coming"
-        explained = scene.request(query="summary")
-        assert (explained["rules"][0]["landing"], explained["subflows"]["pending"]) == (1, 1)
+        summary = scene.request(query="summary")
+        assert (summary["rules"][0]["landing"], summary["subflows"]["pending"]) == (1, 1)
         await until(lambda: explained_subflows(scene, token="7")[0]["cap_state"] == "in force")
         assert scene.request(query="summary")["rules"][0]["landing"] == 0
 
@@ -259,7 +261,7 @@ async def test_upload_cap_has_the_state_coming_until_its_class_has_the_rate(tmp_
             return wifi["cap_state"], landing, rule["landing"], summary["subflows"]["pending"]
 
         await until(is_in_transition)
-        assert four_tuple(WIFI) not in planner.pending(), "the subflow has its entry"
+        assert four_tuple(WIFI) not in planner.pending(), "the subflow has no entry yet"
         assert cap_state() == ("coming", True, 1, 1)
         await until(lambda: not any(cap.interim_rates for cap in planner.caps.values()))
         await until(lambda: cap_state() == ("in force", False, 0, 0))

@@ -26,8 +26,6 @@ from mptcp_throttler.views.requests import MAX_REQUEST
 
 LARGE_BYTES = 20_000_000
 """Number of bytes that exceeds the buffer of a Unix socket."""
-
-
 LONG_SECONDS = 60.0
 """Timeout in seconds within which a client sends its request even on a slow machine."""
 
@@ -153,7 +151,7 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
             clients[0].close()
             # The waiting client is served.
             async with asyncio.timeout(60):
-                while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
+                while set(server._children.values()) == set(children):  # noqa: ASYNC110 - no event exists for this
                     await asyncio.sleep(0.001)
             children += await wait_for_children(server, MAX_ANSWERS)
         for client in clients:
@@ -268,14 +266,15 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "message"),
     [
         (PermissionError(1, "Operation not permitted"), "status_group staff: Operation not permitted"),
         (LookupError("no such group"), "status_group staff: no such group"),
     ],
+    ids=["refused", "unknown"],
 )
 def test_group_that_the_socket_cannot_get_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise error
@@ -284,7 +283,7 @@ def test_group_that_the_socket_cannot_get_is_an_error(
         await StatusServer(tmp_path / "s", lambda _: iter([b"."]), "staff").open()
 
     monkeypatch.setattr("shutil.chown", refuse)
-    with pytest.raises(KernelError, match=words):
+    with pytest.raises(KernelError, match=message):
         asyncio.run(scenario())
 
 
@@ -331,6 +330,7 @@ async def request(path: Path, *parts: bytes, end: bool = False) -> str:
         ([], False, ""),
         ([b"\n"], False, ""),
     ],
+    ids=["line", "line in two parts", "end instead of a newline", "two lines", "only the end", "nothing", "empty line"],
 )
 def test_request_is_the_first_line_or_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], end: bool, line: str

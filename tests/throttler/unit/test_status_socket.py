@@ -42,7 +42,7 @@ def test_other_forms_are_parsed_by_the_settings_parser(line: str, path: str, tmp
 
 
 @pytest.mark.parametrize("line", ["status_socket: relative.sock\n", "status_socket: /run/a\nstatus_socket: /run/b\n"])
-def test_invalid_line_is_refused_as_by_the_settings_parser(line: str, tmp_path: Path) -> None:
+def test_invalid_line_is_refused(line: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(SETTINGS + line)
     with pytest.raises(DocumentError, match="status_socket"):

@@ -218,7 +218,7 @@ async def test_policy_query_returns_the_text_in_force(tmp_path: Path) -> None:
         first = scene.request(query="policy")
         assert (first["text"], first["dry_run"]) == (text, False)
         await scene.reload("version: 1\nrules: [nothing]\n")
-        assert scene.request(query="policy")["text"] == text, "a refused policy is not in force"
+        assert scene.request(query="policy")["text"] == text, "a refused policy is in force"
         await scene.reload(UNCAPPED + "dry_run: true\n")
         answer = scene.request(query="policy")
         assert (answer["text"], answer["dry_run"]) == (UNCAPPED + "dry_run: true\n", True)

@@ -28,11 +28,11 @@ def balanced(ethernet: int, wifi: int) -> Steer:
 
 
 def sample(
-    name: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
+    four_tuple: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
 ) -> tuple[str, KernelSubflow]:
     """Return a subflow's path and its socket. *rtt* is in seconds."""
     tcp = EMPTY_TCP_INFO._replace(not_sent=not_sent, unacked=unacked, rtt=round(rtt * 1e6))
-    return NAMES[name], KernelSubflow(1, name, True, 0, 0, False, read, int(delivered), tcp=tcp)
+    return NAMES[four_tuple], KernelSubflow(1, four_tuple, True, 0, 0, False, read, int(delivered), tcp=tcp)
 
 
 @dataclass
@@ -42,8 +42,11 @@ class Scene:
     steer: Steer
     carry: Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]
     waiting: int = 500_000
+    """Bytes that wait on each subflow to be sent."""
     spacing: float = 0.2
+    """Seconds between two samples."""
     outstanding: dict[FourTuple, int] = field(default_factory=dict)
+    """Unacknowledged packets of each subflow."""
     rtt: float = 0.02
     ticks: int = 0
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
@@ -77,7 +80,7 @@ class Scene:
 def links(
     ethernet: float, wifi: float, demand: float = 1e9
 ) -> Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]:
-    """Return a function for two links that a scheduler fills in proportion.
+    """Return a function for two links that a scheduler fills in proportion to their rates.
 
     Backup subflows carry data only if there is no regular subflow.
     """
@@ -125,7 +128,7 @@ def stop_wifi(scene: Scene, ethernet_rate: float) -> None:
     scene.carry = lambda _: {ETHERNET: ethernet_rate * MBIT, WIFI: 0.0}
 
 
-@pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
+@pytest.mark.parametrize("steer", [STANDBY, PRIORITY], ids=["active-standby", "priority-based"])
 @pytest.mark.parametrize("demand", [12.0, 1000.0])
 @pytest.mark.parametrize("outage", [2.0, 10.0, 30.0])
 def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, outage: float) -> None:
@@ -149,7 +152,7 @@ def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, out
     assert max(scene.flag_changes.values()) <= 2
 
 
-@pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
+@pytest.mark.parametrize("steer", [STANDBY, PRIORITY], ids=["active-standby", "priority-based"])
 def test_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
     scene = Scene(steer, links(100, 30), rtt=0.6)
     scene.run(5)
@@ -266,7 +269,7 @@ def test_shares_are_met_if_the_demand_is_below_the_capacity(
         carried = scene.run(10)
         assert 100 * carried[ETHERNET] / sum(carried.values()) == pytest.approx(ethernet, abs=5)
         assert 8 * sum(carried.values()) / 10 == pytest.approx(demand * MBIT, rel=0.01), (
-            "balancing does not reduce the total rate"
+            "balancing changed the total rate"
         )
 
 
@@ -298,7 +301,7 @@ def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> No
 
 
 @pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
-@pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)])
+@pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)], ids=["40:60", "60:40", "20:80"])
 def test_caps_are_removed_when_another_path_stops_carrying_data(
     weights: tuple[int, int], demand: float, waiting: int
 ) -> None:
@@ -317,7 +320,7 @@ def test_caps_are_removed_when_another_path_stops_carrying_data(
     scene.carry = links(20, 30, demand)
     scene.run(1.4)
     assert [treatment.rate for treatment in scene.treatments.values()] == [None, None], (
-        "the measurement still includes the outage"
+        "a cap was set from a measurement that includes the outage"
     )
     scene.run(8)
     after = scene.treatments[ETHERNET].rate

@@ -52,8 +52,6 @@ class Scene:
         self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
         self.flows: list[Flow] = [self.ethernet, self.wifi]
         self.stage = SteeringStage()
-        self.backup: dict[int, bool] = {}
-        """The backup flag of each client port and path."""
         self.actions: list[SetBackup] = []
         self.verdicts: tuple[Verdict, ...] = ()
         self.now = 0.0
@@ -86,7 +84,7 @@ class Scene:
                 self.apply()
         return self.actions[action_count:]
 
-    def idle(self) -> None:
+    def make_idle(self) -> None:
         for flow in self.flows:
             flow.rate, flow.waiting, flow.unacked = 0.0, 0, 0
 
@@ -108,7 +106,7 @@ def test_reload_with_the_same_steering_changes_no_flag() -> None:
     scene.apply()
     scene.run(2)
     scene.stage.set_policy(STANDBY)
-    assert not scene.run(1), "no flag changes before the connection is decided"
+    assert not scene.run(1), "a flag changed before the connection was decided"
     scene.apply()
     assert not scene.run(UNDECIDED_SECONDS + 2)
     assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
@@ -119,7 +117,7 @@ def test_idle_connection_keeps_its_flag_across_a_reload() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
-    scene.idle()
+    scene.make_idle()
     scene.run(5)
     scene.set_policy(STANDBY)
     assert not scene.run(UNDECIDED_SECONDS + 2)
@@ -286,7 +284,7 @@ def test_uploads_are_not_steered() -> None:
 
 def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
     scene = Scene(PRIORITY)
-    scene.idle()
+    scene.make_idle()
     scene.apply()
     assert len(scene.stage.urgent()) == 2
     scene.run(STEP_SECONDS)
@@ -298,8 +296,8 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
     scene.run(STEP_SECONDS)
     assert len(scene.stage.urgent()) == 2
     scene.run(2)
-    assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
-    scene.idle()
+    assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path was not opened"
+    scene.make_idle()
     scene.run(URGENT_SECONDS + 2)
     assert not scene.stage.urgent()
     assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
@@ -316,13 +314,13 @@ def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Mode, "observe", record_time)
     scene = Scene(PRIORITY)
-    scene.idle()
+    scene.make_idle()
     scene.wifi.rate = 40_000
     scene.apply()
     scene.run(1)
     observation_times.clear()
     scene.run(60)
-    assert not observation_times, "an idle connection is not observed"
+    assert not observation_times, "an idle connection was observed"
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
     scene.run(STEP_SECONDS)
     assert observation_times == pytest.approx([scene.now - STEP_SECONDS, scene.now])
@@ -347,7 +345,7 @@ def test_sample_without_a_subflow_does_not_end_that_subflow() -> None:
 def test_first_sample_of_one_subflow_opens_no_path() -> None:
     """Defect: the last path in the order was mistaken for the only path, and was opened."""
     scene = Scene(PRIORITY)
-    scene.idle()
+    scene.make_idle()
     scene.apply()
     assert observe_all(scene.stage, make_samples(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
     assert scene.run(STEP_SECONDS) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
@@ -355,11 +353,11 @@ def test_first_sample_of_one_subflow_opens_no_path() -> None:
 
 def test_stage_does_not_wait_for_a_subflow_missing_from_a_sweep() -> None:
     scene = Scene(PRIORITY)
-    scene.idle()
+    scene.make_idle()
     scene.apply()
     for complete in (True, False):
         observe_all(scene.stage, make_samples(scene.now, [scene.ethernet.socket], complete))
-    assert not scene.stage.urgent(), "the connection has two samples"
+    assert not scene.stage.urgent(), "the connection is urgent after two samples"
 
 
 def test_flag_of_an_ended_subflow_is_removed() -> None:
@@ -370,7 +368,7 @@ def test_flag_of_an_ended_subflow_is_removed() -> None:
     assert not scene.run(1)
     assert not scene.stage.flags.release_actions()
     scene.apply()
-    assert not scene.stage.watched(), "the remaining subflow is not steered"
+    assert not scene.stage.watched(), "the remaining subflow is watched, although it is not steered"
 
 
 def test_sample_from_before_the_subflow_does_not_remove_its_flag() -> None:
@@ -381,7 +379,7 @@ def test_sample_from_before_the_subflow_does_not_remove_its_flag() -> None:
     observe_all(scene.stage, make_samples(STEP_SECONDS, [scene.wifi.socket]))
     assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
     observe_all(scene.stage, make_samples(2 * STEP_SECONDS, [scene.wifi.socket]))
-    assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
+    assert not scene.stage.flags.release_actions(), "the flag stays, although a newer sample lacks the subflow"
 
 
 def test_subflows_without_a_tracked_connection_are_ignored() -> None:
@@ -406,7 +404,7 @@ def test_connection_stays_urgent_after_a_long_sweep() -> None:
 def test_small_downloads_that_together_fill_a_path_open_the_next_path() -> None:
     """Defect: each download had waiting data only for a moment, and the second path stayed unused."""
     stage = SteeringStage()
-    hosts = [2] * 8 + [3]
+    hosts = [2] * 8 + [3]  # eight downloads of one client, and one of another
     flows = [
         [
             Flow(four_tuple(1, token)._replace(remote=bytes((10, 77, 1, host))), False, 0.0, 0, 0, token),

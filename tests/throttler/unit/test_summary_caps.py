@@ -13,7 +13,7 @@ from test_daemon import PATHS, Scene, running, scenario
 
 from mptcp_throttler.policy.model import Direction
 
-M = 1_000_000
+MBIT = 1_000_000
 KEYS = ("classes", "shared_classes", "rate", "lowest_ceil", "ceil", "total_ceil")
 
 
@@ -41,7 +41,7 @@ CONNECTIONS = (7, "10.1.0.1", "10.2.0.1"), (8, "10.1.0.1", "10.2.0.1"), (9, "10.
 @scenario
 async def test_class_shared_by_several_paths_counts_once_as_shared(tmp_path: Path) -> None:
     async with running(tmp_path, policy("path"), kernel_with(*CONNECTIONS)) as scene:
-        per_path = (1, 1, 5 * M, 10 * M, 10 * M, 10 * M)
+        per_path = (1, 1, 5 * MBIT, 10 * MBIT, 10 * MBIT, 10 * MBIT)
         assert caps(scene, *KEYS) == caps(scene, *KEYS, direction="up") == {"a": per_path, "b": per_path}
         await scene.reload(policy("path", "[a]"))
         assert caps(scene, *KEYS)["a"] == (1, 0, *per_path[2:])
@@ -51,21 +51,21 @@ async def test_class_shared_by_several_paths_counts_once_as_shared(tmp_path: Pat
 async def test_connections_of_a_client_share_its_class(tmp_path: Path) -> None:
     """Defect: ten connections of a client with a cap of 5 Mbit/s were reported as 50 Mbit/s."""
     async with running(tmp_path, policy("client"), kernel_with(*CONNECTIONS)) as scene:
-        expected = (2, 0, 5 * M, 10 * M, 10 * M, 20 * M)
+        expected = (2, 0, 5 * MBIT, 10 * MBIT, 10 * MBIT, 20 * MBIT)
         assert caps(scene, "capped", *KEYS) == {"a": (3, *expected), "b": (3, *expected)}
 
 
 @scenario
 async def test_connection_has_one_class_on_all_its_paths(tmp_path: Path) -> None:
     async with running(tmp_path, policy("connection"), kernel_with(*CONNECTIONS)) as scene:
-        expected = (3, 3, 5 * M, 10 * M, 10 * M, 30 * M)
+        expected = (3, 3, 5 * MBIT, 10 * MBIT, 10 * MBIT, 30 * MBIT)
         assert caps(scene, *KEYS) == {"a": expected, "b": expected}
 
 
 @scenario
 async def test_cap_without_subflows_has_no_class(tmp_path: Path) -> None:
     async with running(tmp_path, policy("client"), FakeKernel()) as scene:
-        no_classes = (0, 0, 5 * M, 10 * M, 10 * M, 0)
+        no_classes = (0, 0, 5 * MBIT, 10 * MBIT, 10 * MBIT, 0)
         assert caps(scene, *KEYS) == {"a": no_classes, "b": no_classes}
 
 
@@ -82,7 +82,7 @@ async def test_clients_at_different_budget_steps_have_different_caps(tmp_path: P
         kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_500_000)
         kernel.sockets.carry(four_tuple("10.1.0.9", 40_009), 2_500_000)
         await scene.engine.sampler.sweep()
-        assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, M, M + 64_000)}
+        assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, MBIT, MBIT + 64_000)}
         kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_000_000)
         await scene.engine.sampler.sweep()
         assert caps(scene, "capped", *KEYS) == {"a": (3, 2, 0, 64_000, 64_000, 64_000, 128_000)}
@@ -123,5 +123,5 @@ def count_classes(scene: Scene, direction: Direction) -> dict[str | None, tuple[
     for paths_of_class in paths.values():
         for path in paths_of_class:
             number, shared, _ = totals.get(path, (0, 0, 0))
-            totals[path] = number + 1, shared + (len(paths_of_class) > 1), 10 * M * (number + 1)
+            totals[path] = number + 1, shared + (len(paths_of_class) > 1), 10 * MBIT * (number + 1)
     return totals

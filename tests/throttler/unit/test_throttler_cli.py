@@ -39,7 +39,7 @@ NOON = "2026-11-20T12:00+00:00"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
-    """A settings file in the directory of a copy of the shipped policy."""
+    """A settings file beside a copy of the shipped policy."""
     (tmp_path / "policy.yaml").write_text((ROOT / "conf/policy.yaml").read_text())
     path = tmp_path / "throttler.yaml"
     path.write_text("interfaces: [wan0]\npolicy: policy.yaml\n")
@@ -51,7 +51,7 @@ def host_interfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str
     """Names of the host's interfaces. All features of the kernel and all libraries are present, and the proxy runs."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
-    (tmp_path / "tcp6").write_text(table_of())
+    (tmp_path / "tcp6").write_text(tcp_table_of())
     monkeypatch.setattr(tcp_table, "TABLES", (tmp_path / "tcp6",))
     monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
     monkeypatch.setattr(throttler_needs, "missing_bpf", lambda *_: None)
@@ -135,7 +135,7 @@ def test_plan_reads_times_in_the_policys_time_zone_and_accepts_used_volumes(
         assert capsys.readouterr().err.startswith("--used: ")
 
 
-def table_of(*clients: str) -> str:
+def tcp_table_of(*clients: str) -> str:
     """Return the text of /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
     addresses = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
     printed = ("".join(address[i : i + 4][::-1].hex() for i in range(0, 16, 4)).upper() for address in addresses)
@@ -162,7 +162,7 @@ def test_check_reports_paths_without_clients(
     clients: tuple[str, ...],
     severity: str,
 ) -> None:
-    (settings.parent / "tcp6").write_text(table_of(*clients))
+    (settings.parent / "tcp6").write_text(tcp_table_of(*clients))
     monkeypatch.setattr(link, "networks", lambda: [ip_network(network)])
     assert main(["check", "--config", str(settings)]) == 0
     assert [each.split(": ")[1] for each in capsys.readouterr().err.splitlines()] == ([severity] if severity else [])
@@ -200,8 +200,8 @@ def test_plan_reports_connections_without_a_class(
 ) -> None:
     """Defect: plan ended with a traceback if no further class was available."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
-    each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
-    rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
+    cap = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
+    rules = f"rules: [{{name: each, {cap}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
     (settings.parent / "policy.yaml").write_text(f"version: 1\npaths: {{any: {{subflow: initial}}}}\n{rules}\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -209,7 +209,7 @@ def test_plan_reports_connections_without_a_class(
     assert lines[3:5] == ["# connection 00000002", f"#   cannot be capped (down): {message}"]
     assert f"# {message}" in lines
     assert len([line for line in lines if line.startswith("tc class")]) == 3, (
-        "the plan has the link's class, the default class, and one cap"
+        "the plan does not have exactly the link's class, the default class, and one cap"
     )
 
 
@@ -237,8 +237,8 @@ def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.Ca
 def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text() + "listen_ports: [3128, 3129]\n")
     assert main(["check", "--config", str(settings)]) == 0
-    words = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
-    assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {words}\n"
+    message = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
+    assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {message}\n"
 
 
 @pytest.mark.usefixtures("host_interfaces")
@@ -249,9 +249,9 @@ def test_check_warns_of_an_interface_that_is_stacked_on_another(
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
     monkeypatch.setattr(link, "read_lower_interfaces", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
-    words = "warning: interfaces: wan1 is stacked on wan0, and packets of wan1 pass both"
+    message = "warning: interfaces: wan1 is stacked on wan0, and packets of wan1 pass both"
     (warning,) = (each for each in capsys.readouterr().err.splitlines() if "is stacked on" in each)
-    assert warning.startswith(f"{settings}:1: {words}")
+    assert warning.startswith(f"{settings}:1: {message}")
     assert warning.endswith("; list only wan1 or wan0")
 
 
@@ -287,8 +287,8 @@ def test_check_reports_missing_kernel_features_of_the_daemon(
         feature_probe, "try_features", lambda features: ({}, "only root may create a network namespace")
     )
     assert main(["check", "--config", str(settings)]) == 0
-    words = "note: the kernel's features were not tested: only root may create a network namespace"
-    assert capsys.readouterr().err == f"{settings}: {words}\n"
+    message = "note: the kernel's features were not tested: only root may create a network namespace"
+    assert capsys.readouterr().err == f"{settings}: {message}\n"
 
 
 @pytest.mark.usefixtures("host_interfaces")
@@ -391,12 +391,12 @@ def test_version_equals_the_version_in_pyproject(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"mptcp-throttler {version}\n"
 
 
-@pytest.mark.parametrize("command", [["status"], ["reload"]])
+@pytest.mark.parametrize("command", ["status", "reload"])
 def test_message_for_a_user_without_permission_names_the_group(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    command: list[str],
+    command: str,
 ) -> None:
     path = tmp_path / "s"
     settings = tmp_path / "throttler.yaml"
@@ -407,7 +407,7 @@ def test_message_for_a_user_without_permission_names_the_group(
 
     path.touch()
     monkeypatch.setattr("mptcp_common.status_client.ask_text", refuse)
-    assert main([*command, "--config", str(settings)]) == FAILED
+    assert main([command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (
         capsys.readouterr().err
@@ -464,15 +464,19 @@ def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None
     assert printed == text + b"0 []\n"
 
 
-@pytest.mark.parametrize("parts", [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]])
+@pytest.mark.parametrize(
+    "parts",
+    [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]],
+    ids=["cut after a brace", "without the last brackets", "empty"],
+)
 def test_incomplete_status_answer_is_an_error(tmp_path: Path, parts: list[bytes]) -> None:
     with daemon_that_answers(tmp_path / "s", *parts) as may_continue:
         may_continue.set()
         command = [sys.executable, "-c", QUERY_PROGRAM, str(tmp_path / "s")]
         completed = subprocess.run(command, capture_output=True, check=True)
     assert completed.stdout.endswith(b"1 []\n")
-    words = "the answer ended too early, or the daemon is older than this command; then restart it"
-    assert completed.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {words}\n"
+    message = "the answer ended too early, or the daemon is older than this command; then restart it"
+    assert completed.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {message}\n"
 
 
 def test_kernel_error_is_printed_in_one_line(

@@ -36,7 +36,7 @@ def test_wide_terminal_shows_bytes_class_and_reason() -> None:
     assert lines[0].split()[-3:] == ["bytes", "class", "reason"]
     assert " ethernet " in lines[2]
     assert lines[2].endswith("14M 4d50:10   rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active")
-    assert len(lines) == 5, "the reason is in the subflow's line"
+    assert len(lines) == 5, "the reason is not in the subflow's line"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,15 @@ def test_wide_terminal_shows_bytes_class_and_reason() -> None:
         ({"rate": None, "ceil": None}, "lifting"),
         ({"rate": None, "ceil": None, "classid": None}, "-"),
         ({"rate": None, "ceil": None, "classid": None, "backup": True}, "backup"),
+    ],
+    ids=[
+        "in a transition, no class",
+        "in a transition, with a class",
+        "in force",
+        "no class yet",
+        "lifted, still in its class",
+        "uncapped",
+        "backup",
     ],
 )
 def test_state_of_a_cap_is_shown(changes: dict[str, Any], state: str) -> None:
@@ -63,8 +72,10 @@ def test_upload_cap_has_its_own_line() -> None:
     assert lines[4].split() == ["upload", "2M", "held"]
     assert lines[5] == "    upload: rule up …"
     lines = lines_of(page(connection(0, capped("10.0.0.1:1", upload=upload | {"landing": True}))))
-    assert lines[4].split() == ["upload", "2M", "coming"], "the upload's class does not have its rate yet"
-    assert lines[2].split()[-1] == "held", "the download's cap has its own state"
+    assert lines[4].split() == ["upload", "2M", "coming"], (
+        "wrong state, because the upload's class does not have its rate yet"
+    )
+    assert lines[2].split()[-1] == "held", "the download's cap has the state of the upload's"
 
 
 def test_unknown_values_are_shown_as_dashes() -> None:
@@ -124,6 +135,14 @@ def test_once_prints_one_table(
         (["events", "--rule", "nosuch"], "note: the policy in force has no rule nosuch; its rules: night, spare\n"),
         (["events", "--rule", "night"], ""),
     ],
+    ids=[
+        "top, unknown rule",
+        "top, unknown path",
+        "top, known names",
+        "top, no names",
+        "events, unknown rule",
+        "events, known rule",
+    ],
 )
 def test_unknown_name_is_reported_if_the_answer_is_empty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
@@ -146,6 +165,7 @@ def test_unknown_name_is_reported_if_the_answer_is_empty(
         ({"schema": 2, "error": '"client": "x" is not an address'}, '"client": "x" is not an address'),
         ({"version": "0", "connections": []}, "the daemon is older than this command"),
     ],
+    ids=["error", "answer of an older daemon"],
 )
 def test_refused_query_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: dict[str, Any], message: str

@@ -85,6 +85,7 @@ class Scene:
 
     @property
     def path(self) -> tuple[int, int]:
+        """Bytes sent and received on path a over w0."""
         return self.path_totals(PathKey("a", "w0"))
 
     def path_totals(self, key: PathKey) -> tuple[int, int]:
@@ -222,7 +223,7 @@ def test_counts_are_current_if_no_socket_is_open() -> None:
     counted = scene.traffic.counted_at
     scene.now += 1.0
     scene.traffic.note_all_reported()
-    assert scene.traffic.counted_at == counted, "the bytes of an open socket are counted only by a sweep"
+    assert scene.traffic.counted_at == counted, "the counts seem current, although a socket is open"
     scene.decide(7)
     scene.now += 1.0
     scene.traffic.note_all_reported()
@@ -251,7 +252,7 @@ def test_reports_of_plain_tcp_sockets_are_removed_without_samples() -> None:
 
 def test_slow_sweeps_are_requested_less_often() -> None:
     scene = Scene()
-    assert not scene.traffic.watches_any(), "no subflow exists"
+    assert not scene.traffic.watches_any(), "a sweep is requested, although no subflow exists"
     scene.decide(7, verdict(FIRST))
     assert scene.traffic.watches_any()
     assert set(scene.traffic.watched()) == {FIRST}
@@ -301,11 +302,11 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
         return scene.now - first
 
     assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
-    assert [age(slower), age(slower)] == [0, 10], "the age of a new rate starts at 0"
+    assert [age(slower), age(slower)] == [0, 10], "the age of a new rate does not start at 0"
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}
     assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], (
-        "load balancing changes the rate many times per minute"
+        "a new rate from load balancing restarted the age"
     )
 
 
@@ -327,12 +328,12 @@ def test_cap_of_a_dry_run_starts_when_the_dry_run_ends() -> None:
 
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 0], [10, 10, 10]]
     assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], (
-        "the lack of a cap does not depend on a dry run"
+        "the time without a cap depends on the dry run"
     )
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 40], [10, 10, 50]]
     assert scene.traffic.capped_count == 1
     (down,) = (each for each in scene.traffic.caps.values() if each.key.direction is Direction.DOWN)
-    assert (down.subflows, len(scene.traffic.classes)) == (1, 2), "one class in each direction"
+    assert (down.subflows, len(scene.traffic.classes)) == (1, 2), "there is not one class in each direction"
     scene.decide(7)
     assert not scene.comparer._dry_tokens
     assert (scene.traffic.capped_count, down.subflows, scene.traffic.classes) == (0, 0, {})
@@ -368,17 +369,17 @@ _step = st.one_of(
 def test_totals_never_decrease(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     scene = Scene()
     before = [0, 0, 0]
-    for kind, *rest in steps:
+    for kind, *arguments in steps:
         if kind == "decide":
-            token, subflow, cap = rest
+            token, subflow, cap = arguments
             scene.decide(token, verdict(subflow, cap=cap))
         elif kind == "end":
-            scene.decide(rest[0])
+            scene.decide(arguments[0])
         elif kind == "sample":
-            subflow, cookie, octets = rest
+            subflow, cookie, octets = arguments
             scene.sample((subflow, cookie, octets, octets // 2))
         else:
-            subflow, cookie, octets = rest
+            subflow, cookie, octets = arguments
             scene.traffic.socket_closed(
                 cookie, (subflow.remote, subflow.remote_port, subflow.local_port), octets, octets
             )

@@ -24,7 +24,7 @@ from mptcp_throttler.mptcp.model import EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.mptcp.tunnels import PATH_TIMEOUT, TunnelTable
 from mptcp_throttler.policy.model import Throttle
-from mptcp_throttler.runtime import tunnels as component
+from mptcp_throttler.runtime import tunnels as tunnels_component
 from mptcp_throttler.shaping.model import FIRST_MINOR, class_spec
 from mptcp_throttler.stages import budget
 
@@ -78,7 +78,7 @@ answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
     }
 )
 invalid_answers = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
-TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
+TCP_SUBFLOW = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 
 
 @settings(max_examples=examples(200))
@@ -89,14 +89,14 @@ TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 )
 def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]) -> None:
     table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT]), 100.0
-    tracker.resync([TCP], now)
+    tracker.resync([TCP_SUBFLOW], now)
     expected_paths: dict[FourTuple, tuple[str, int]] = {}
     activity: dict[int, tuple[tuple[int, int], float]] = {}
     for step, seconds in steps:
         now += seconds
         events = tracker.expire(now)
         if step == "resync":
-            events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
+            events += tracker.resync([TCP_SUBFLOW, *(each.socket for each in table.paths.values())], now)
         else:
             try:
                 kernel_events = table.update(step, now)
@@ -107,7 +107,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
                 expected_paths = dict(_expected_paths(step, activity, now))
             events += [each for event in kernel_events for each in tracker.apply_event(event)]
             if tracker.needs_resync:
-                events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
+                events += tracker.resync([TCP_SUBFLOW, *(each.socket for each in table.paths.values())], now)
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
         tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
         tracked = {
@@ -116,7 +116,9 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
             for subflow in each.subflows
         }
         assert tracked == expected_paths
-        assert len(tunnels) == len({name for name, _ in expected_paths.values()}), "each tunnel is one connection"
+        assert len(tunnels) == len({name for name, _ in expected_paths.values()}), (
+            "a tunnel is not exactly one connection"
+        )
 
 
 def _activity_of(
@@ -147,7 +149,7 @@ def _expected_paths(
 def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
     @wraps(test)
     def run_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(component, "QUERY_SECONDS", 0.01)
+        monkeypatch.setattr(tunnels_component, "QUERY_SECONDS", 0.01)
         asyncio.run(test(tmp_path, monkeypatch))  # type: ignore[arg-type]
 
     return run_test
@@ -177,9 +179,9 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
         await until(lambda: kernel.tunnels.classes == {capped: [0x4D50 << 16 | FIRST_MINOR, 5_000_000]})
         assert {each: target.minor for each, target in kernel.netfilter.entries.items()} == {
             four_tuple("10.1.0.1"): FIRST_MINOR
-        }, "the tunnel and the TCP subflow share one class"
+        }, "the tunnel and the TCP subflow do not share one class"
         await until(lambda: list(kernel.upload_netfilter.entries) == [four_tuple("10.1.0.1")])
-        assert set(kernel.pacing.limits) == {1}, "only the socket is paced"
+        assert set(kernel.pacing.limits) == {1}, "not exactly the socket is paced"
         await scene.reload(CAPPED.replace("5 Mbit/s", "2 Mbit/s"))
         await until(lambda: kernel.tunnels.classes[capped][1] == 2_000_000)
         guarded = set(scene.engine.guard.watched())
@@ -212,10 +214,10 @@ async def test_queries_report_the_name_of_a_tunnel(tmp_path: Path, monkeypatch: 
         assert reasons["up", "a"] == "upload: counted but not capped: it belongs to a tunnel"
         tried = {(each["direction"], each["path"]): each["tried"][0]["failed"] for each in explained["subflows"]}
         assert (tried["down", "a"], f"upload: {tried['up', 'a']}") == (None, reasons["up", "a"]), (
-            "explain gives the same reason"
+            "explain gives another reason"
         )
         assert {each["rtt"] for each in tunnel["subflows"]} == {None}
-        assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage changed the verdict"
+        assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "a stage changed the verdict"
         assert [each.get("tunnel") for each in scene.status()["connections"]] == [None, "home"]
         assert scene.request(query="summary")["tunnels"][1] == {
             "tunnel": "home",
@@ -293,13 +295,13 @@ async def test_paths_of_a_stopped_daemon_end_after_the_timeout_and_return(
         kernel.tunnels.is_running, kernel.tunnels.classes = False, {}
         requests = kernel.tunnels.requests
         await asyncio.sleep(0.05)
-        assert tunnel_of(scene)["subflows"], "the paths stay until the timeout"
+        assert tunnel_of(scene)["subflows"], "the paths ended before the timeout"
         assert kernel.tunnels.requests == requests
-        monkeypatch.setattr(component, "PATH_TIMEOUT", 0.0)
+        monkeypatch.setattr(tunnels_component, "PATH_TIMEOUT", 0.0)
         await until(lambda: len(scene.engine.tracker.connections) == 1)
         kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
-        monkeypatch.setattr(component, "QUERY_SECONDS", 3600.0)
+        monkeypatch.setattr(tunnels_component, "QUERY_SECONDS", 3600.0)
         await until(lambda: not scene.engine.tunnels._wake.is_set())
         for number, each in enumerate(kernel.tunnels.tunnels["home"]):
             each["id"] = (1 << 61) + 500 + number
@@ -333,4 +335,4 @@ def test_tunnel_daemon_is_not_queried_without_tunnel_ports(tmp_path: Path) -> No
         return kernel.tunnels.requests
 
     assert asyncio.run(count_requests()) == 0
-    assert tunnels_module.PATH_TIMEOUT > component.QUERY_SECONDS
+    assert tunnels_module.PATH_TIMEOUT > tunnels_component.QUERY_SECONDS

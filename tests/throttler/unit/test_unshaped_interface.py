@@ -74,7 +74,7 @@ class FakeTree:
                 self.classes[link.name].pop(minor, None)
 
 
-class Bench:
+class Scene:
     """Planner, reconciler and traffic control on two interfaces, with a fake below them instead of netlink."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
@@ -126,34 +126,34 @@ async def run_loop() -> None:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Bench], Awaitable[None]]], None]:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Scene], Awaitable[None]]], None]:
     """Run a scenario with a reconciler that shapes both interfaces and does not retry after a refusal."""
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", 3600.0)
 
-    async def scene(scenario: Callable[[Bench], Awaitable[None]]) -> None:
-        bench = Bench(monkeypatch, tmp_path / "state")
-        await bench.reconciler.prepare()
-        bench.planner.set_verdicts(1, [verdict(1000)], NOW)
-        bench.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2004)], NOW)
-        running = asyncio.create_task(bench.reconciler.run())
-        bench.reconciler.wake()
+    async def run_scenario(scenario: Callable[[Scene], Awaitable[None]]) -> None:
+        scene = Scene(monkeypatch, tmp_path / "state")
+        await scene.reconciler.prepare()
+        scene.planner.set_verdicts(1, [verdict(1000)], NOW)
+        scene.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2004)], NOW)
+        running = asyncio.create_task(scene.reconciler.run())
+        scene.reconciler.wake()
         await run_loop()
-        assert bench.capped_ports() == {1000, *range(2000, 2004)}
-        await scenario(bench)
+        assert scene.capped_ports() == {1000, *range(2000, 2004)}
+        await scenario(scene)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
 
-    return lambda scenario: asyncio.run(scene(scenario))
+    return lambda scenario: asyncio.run(run_scenario(scenario))
 
 
-Run = Callable[[Callable[[Bench], Awaitable[None]]], None]
+Run = Callable[[Callable[[Scene], Awaitable[None]]], None]
 
 
-async def compare_after_notice(bench: Bench) -> None:
+async def compare_after_notice(scene: Scene) -> None:
     """Run the comparison that follows a notice of a foreign change."""
     with contextlib.suppress(KernelError):
-        await bench.reconciler.verify()
+        await scene.reconciler.verify()
     await run_loop()
 
 
@@ -161,18 +161,18 @@ async def compare_after_notice(bench: Bench) -> None:
 def test_new_caps_are_created_on_the_other_interface(run: Run, reason: str) -> None:
     """Defect: a class missing on one interface counted as missing on all, and its entries were never added."""
 
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN if reason == "cannot be restored" else "pfifo")
-        bench.tree.refused = "wan1"
-        await compare_after_notice(bench)
-        bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
-        bench.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2005)], NOW)
-        bench.reconciler.wake()
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN if reason == "cannot be restored" else "pfifo")
+        scene.tree.refused = "wan1"
+        await compare_after_notice(scene)
+        scene.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
+        scene.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2005)], NOW)
+        scene.reconciler.wake()
         await run_loop()
-        assert {2004, 3000} <= bench.capped_ports()
-        assert len(bench.minors("wan0")) == 3
-        assert not bench.minors("wan1")
-        assert bench.tree.roots["wan0"] == OWN_TREE
+        assert {2004, 3000} <= scene.capped_ports()
+        assert len(scene.minors("wan0")) == 3
+        assert not scene.minors("wan1")
+        assert scene.tree.roots["wan0"] == OWN_TREE
 
     run(scenario)
 
@@ -183,13 +183,13 @@ def test_class_refused_before_a_comparison_is_created_at_the_next_attempt(
     """Defect: the class counted as missing on all interfaces, because each retry was refused, too."""
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN)
-        bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
-        bench.reconciler.wake()
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN)
+        scene.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
+        scene.reconciler.wake()
         await run_loop()
-        assert 3000 in bench.capped_ports()
-        assert bench.minors("wan0") == set(bench.planner.classes.desired)
+        assert 3000 in scene.capped_ports()
+        assert scene.minors("wan0") == set(scene.planner.classes.desired)
 
     run(scenario)
 
@@ -199,58 +199,58 @@ def test_interface_that_can_be_shaped_again_gets_all_current_classes(
 ) -> None:
     caplog.set_level(logging.INFO, "mptcp_throttler")
 
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN)
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN)
         for _ in range(3):
-            await compare_after_notice(bench)
-        assert list(bench.tc.left_out) == ["wan1"]
+            await compare_after_notice(scene)
+        assert list(scene.tc.left_out) == ["wan1"]
         assert caplog.text.count("until its root can be replaced, wan1 is not shaped; others are shaped") == 1
-        assert bench.reconciler.counters.failures == 3, "each failed attempt is counted"
-        assert bench.reconciler.counters.repairs == 1, "the foreign root is counted as one repair"
+        assert scene.reconciler.counters.failures == 3, "not each failed attempt was counted"
+        assert scene.reconciler.counters.repairs == 1, "the foreign root was not counted as one repair"
         # These changes happen while wan1 is not shaped.
-        bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
-        bench.planner.set_verdicts(1, (), NOW)
-        bench.planner.expire(NOW + IDLE_SECONDS)
-        bench.reconciler.wake()
+        scene.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
+        scene.planner.set_verdicts(1, (), NOW)
+        scene.planner.expire(NOW + IDLE_SECONDS)
+        scene.reconciler.wake()
         await run_loop()
-        bench.tree.set_foreign_root("wan1", "")
-        await compare_after_notice(bench)
+        scene.tree.set_foreign_root("wan1", "")
+        await compare_after_notice(scene)
         assert caplog.text.count("the root of wan1 can be replaced again: wan1 is shaped") == 1
-        assert not bench.tc.left_out
-        assert bench.minors("wan1") == bench.minors("wan0") == set(bench.planner.classes.desired)
-        failures, repairs = bench.reconciler.counters.failures, bench.reconciler.counters.repairs
-        await compare_after_notice(bench)
-        assert (bench.reconciler.counters.failures, bench.reconciler.counters.repairs) == (failures, repairs)
+        assert not scene.tc.left_out
+        assert scene.minors("wan1") == scene.minors("wan0") == set(scene.planner.classes.desired)
+        failures, repairs = scene.reconciler.counters.failures, scene.reconciler.counters.repairs
+        await compare_after_notice(scene)
+        assert (scene.reconciler.counters.failures, scene.reconciler.counters.repairs) == (failures, repairs)
 
     run(scenario)
 
 
 def test_damage_to_the_remaining_interface_is_repaired(run: Run) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN)
-        await compare_after_notice(bench)
-        before = bench.minors("wan0")
-        bench.tree.set_foreign_root("wan0", "")
-        await compare_after_notice(bench)
-        assert bench.tree.roots == {"wan0": OWN_TREE, "wan1": FOREIGN}
-        assert bench.minors("wan0") == before
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(scene)
+        before = scene.minors("wan0")
+        scene.tree.set_foreign_root("wan0", "")
+        await compare_after_notice(scene)
+        assert scene.tree.roots == {"wan0": OWN_TREE, "wan1": FOREIGN}
+        assert scene.minors("wan0") == before
 
     run(scenario)
 
 
 def test_gso_limit_of_a_left_out_interface_is_not_changed(run: Run) -> None:
-    """Its original limit is not recorded, so the limit could not be restored."""
+    """The interface's original limit is not recorded, so it could not be restored."""
 
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN)
-        await compare_after_notice(bench)
-        bench.tc.set_gso_limit(lambda before: 3028)
-        bench.reconciler.wake()
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(scene)
+        scene.tc.set_gso_limit(lambda before: 3028)
+        scene.reconciler.wake()
         await run_loop()
-        assert bench.gso == {"wan0": {"gso_max_size": 3028}}
-        bench.tree.set_foreign_root("wan1", "")
-        await compare_after_notice(bench)
-        assert bench.gso == {name: {"gso_max_size": 3028} for name in LINKS}
+        assert scene.gso == {"wan0": {"gso_max_size": 3028}}
+        scene.tree.set_foreign_root("wan1", "")
+        await compare_after_notice(scene)
+        assert scene.gso == {name: {"gso_max_size": 3028} for name in LINKS}
 
     run(scenario)
 
@@ -258,53 +258,53 @@ def test_gso_limit_of_a_left_out_interface_is_not_changed(run: Run) -> None:
 def test_removed_interface_no_longer_counts_as_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "mptcp_throttler")
 
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN)
-        await compare_after_notice(bench)
-        bench.missing.add("wan1")
-        await compare_after_notice(bench)
-        assert not bench.tc.left_out
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(scene)
+        scene.missing.add("wan1")
+        await compare_after_notice(scene)
+        assert not scene.tc.left_out
         assert "can be replaced again" not in caplog.text
-        bench.missing.clear()
-        bench.tree.set_foreign_root("wan1", "")
-        await compare_after_notice(bench)
-        assert bench.minors("wan1") == bench.minors("wan0")
+        scene.missing.clear()
+        scene.tree.set_foreign_root("wan1", "")
+        await compare_after_notice(scene)
+        assert scene.minors("wan1") == scene.minors("wan0")
 
     run(scenario)
 
 
 def test_no_class_counts_as_created_if_no_interface_is_usable(run: Run) -> None:
-    async def scenario(bench: Bench) -> None:
+    async def scenario(scene: Scene) -> None:
         for name in LINKS:
-            bench.tree.set_foreign_root(name, FOREIGN)
+            scene.tree.set_foreign_root(name, FOREIGN)
         with pytest.raises(KernelError, match=r"interface wan0 has .*; interface wan1 has "):
-            await bench.reconciler.verify()
-        bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
-        bench.reconciler.wake()
+            await scene.reconciler.verify()
+        scene.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
+        scene.reconciler.wake()
         await run_loop()
-        assert 3000 not in bench.capped_ports()
+        assert 3000 not in scene.capped_ports()
 
     run(scenario)
 
 
 def test_start_shapes_all_interfaces_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def scenario() -> None:
-        bench = Bench(monkeypatch, tmp_path / "state")
-        bench.tree.set_foreign_root("wan1", FOREIGN)
+        scene = Scene(monkeypatch, tmp_path / "state")
+        scene.tree.set_foreign_root("wan1", FOREIGN)
         with pytest.raises(KernelError, match="interface wan1 has"):
-            await bench.reconciler.prepare()
-        assert bench.tree.roots == {"wan0": "", "wan1": FOREIGN}
-        assert not bench.tc.prepared
+            await scene.reconciler.prepare()
+        assert scene.tree.roots == {"wan0": "", "wan1": FOREIGN}
+        assert not scene.tc.prepared
 
     asyncio.run(scenario())
 
 
 def test_stop_keeps_a_foreign_root_qdisc(run: Run) -> None:
-    async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN)
-        await compare_after_notice(bench)
-        await bench.reconciler.close()
-        assert bench.tree.roots == {"wan0": "", "wan1": FOREIGN}
+    async def scenario(scene: Scene) -> None:
+        scene.tree.set_foreign_root("wan1", FOREIGN)
+        await compare_after_notice(scene)
+        await scene.reconciler.close()
+        assert scene.tree.roots == {"wan0": "", "wan1": FOREIGN}
 
     run(scenario)
 
@@ -312,13 +312,13 @@ def test_stop_keeps_a_foreign_root_qdisc(run: Run) -> None:
 def test_one_refusal_does_not_leave_out_an_interface_with_our_root(run: Run) -> None:
     """Defect: the interface kept its caps but got no new ones, and there was no retry before the next comparison."""
 
-    async def scenario(bench: Bench) -> None:
-        bench.tree.refused = "wan1"
+    async def scenario(scene: Scene) -> None:
+        scene.tree.refused = "wan1"
         with pytest.raises(KernelError, match="root of wan1"):
-            await bench.tc.prepare()
-        assert not bench.tc.left_out
-        bench.tree.refused = ""
-        await bench.tc.prepare()
-        assert bench.minors("wan1") == bench.minors("wan0")
+            await scene.tc.prepare()
+        assert not scene.tc.left_out
+        scene.tree.refused = ""
+        await scene.tc.prepare()
+        assert scene.minors("wan1") == scene.minors("wan0")
 
     run(scenario)

@@ -22,7 +22,7 @@ from mptcp_throttler.stages.degradation import (
     GuardCounters,
 )
 
-TICK = 0.1
+TICK_SECONDS = 0.1
 CAP = 5 * MBIT
 SHARED = ScopeKey("cap", Share.PATH, direction=Direction.UP)
 HEADERS = 0.94
@@ -93,10 +93,10 @@ class Scene:
             self.detector.watch(each.number, [each.ends["wifi"]], caps)
 
     def run(self, seconds: float) -> None:
-        for _ in range(round(seconds / TICK)):
-            self.now += TICK
+        for _ in range(round(seconds / TICK_SECONDS)):
+            self.now += TICK_SECONDS
             for each in self.uploads:
-                each.advance(TICK)
+                each.advance(TICK_SECONDS)
             sockets = [socket for each in self.uploads for socket in each.sockets]
             before = self.detector.relaxed_tokens()
             for changed in self.detector.observe(make_samples(self.now, sockets)):
@@ -106,7 +106,7 @@ class Scene:
     def seconds_until_relaxed(self, max_seconds: float, number: int = 1) -> float:
         start = self.now
         while self.detector.relaxation(number) is None and self.now < start + max_seconds:
-            self.run(TICK)
+            self.run(TICK_SECONDS)
         return self.now - start
 
 
@@ -184,7 +184,7 @@ def test_path_that_failed_while_idle_is_detected_when_it_carries_no_data() -> No
     scene.run(8)
     slow.wifi = 0
     scene.run(12)
-    assert not scene.changes, "at this cap, data that the scheduler assigns at one time take five seconds"
+    assert not scene.changes, "the cap was relaxed, although it delays the data of one assignment by five seconds"
 
 
 def test_only_connections_limited_by_a_shared_cap_are_relaxed() -> None:
@@ -232,7 +232,7 @@ def test_pause_doubles_while_the_path_stays_degraded() -> None:
     assert len(scene.changes) == 1
     upload.ethernet = 2 * MBIT
     scene.run(60)
-    assert len(scene.changes) == 2, "the cap is restored for a test, because the client sends less than the cap allows"
+    assert len(scene.changes) == 2, "the cap was not restored for a test, although the client sends less than it allows"
 
 
 def test_new_or_ended_subflow_has_no_missing_data() -> None:
@@ -245,8 +245,8 @@ def test_new_or_ended_subflow_has_no_missing_data() -> None:
     scene.detector.watch(1, [ends["wifi"], other], caps)
     unrelated = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
-        scene.now += TICK
-        upload.advance(TICK)
+        scene.now += TICK_SECONDS
+        upload.advance(TICK_SECONDS)
         sockets = [*upload.sockets, *([unrelated] if step < 40 else [])]
         for changed in scene.detector.observe(make_samples(scene.now, sockets)):
             scene.changes += [scene.now] * len(changed)
@@ -293,10 +293,10 @@ def test_path_is_silent_only_if_all_of_its_subflows_carry_no_data() -> None:
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
     scene.detector.watch(1, [wifi, second], {ethernet: Cap(SHARED, CAP)})
     for step in range(1, 60):
-        upload.advance(TICK)
+        upload.advance(TICK_SECONDS)
         sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, READ_AT_SAMPLE, tcp=IDLE)]
-        list(scene.detector.observe(make_samples(step * TICK, sockets)))
-    upload.advance(TICK)
+        list(scene.detector.observe(make_samples(step * TICK_SECONDS, sockets)))
+    upload.advance(TICK_SECONDS)
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
     sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, READ_AT_SAMPLE, tcp=IDLE)]
     list(scene.detector.observe(make_samples(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
