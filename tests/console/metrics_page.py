@@ -22,7 +22,7 @@ _TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end -->", re.
 _UNITS = {"humanizePercentage": "N %", "humanizeDuration": "N s"}
 
 
-def with_tables(page: str) -> str:
+def update_tables(page: str) -> str:
     """Return *page* with up-to-date tables."""
     return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end -->", page)
 
@@ -62,4 +62,4 @@ def labels(metric: Metric) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text()))
+    PAGE.write_text(update_tables(PAGE.read_text()))

@@ -33,7 +33,23 @@ from mptcp_throttler.shaping.model import ClassCounters, InitialOptions, SocketL
 
 PROXY = ip_address("10.77.0.1").packed
 T = TypeVar("T")
-IDLE = TcpInfo(20_000, 1448, 0, 0, 10_000_000, None, 1_000_000, 0, 0, 4_000, 3, 1_200, 1, 10)
+IDLE = TcpInfo(
+    rtt=20_000,
+    mss=1448,
+    unacked=0,
+    not_sent=0,
+    pacing_rate=10_000_000,
+    max_pacing_rate=None,
+    delivery_rate=1_000_000,
+    receive_window_limited=0,
+    sacked=0,
+    rtt_variance=4_000,
+    retransmits=3,
+    segments_out=1_200,
+    lost=1,
+    congestion_window=10,
+)
+"""The state of a socket whose data are all sent and acknowledged."""
 
 
 def four_tuple(client: str, port: int = 40_000) -> FourTuple:
@@ -93,7 +109,7 @@ class FakeSockets:
 
 
 class FakeMeter(SocketMeter):
-    """A meter whose closed sockets are a list."""
+    """A meter that reports the closed sockets which a test put into ``waiting``."""
 
     def __init__(self) -> None:
         self.waiting: list[ClosedSocket] = []
@@ -182,7 +198,6 @@ class FakeSource(Generic[T]):
 
     @property
     def has_unread_items(self) -> bool:
-        """Return whether there are unread items."""
         return bool(self._items)
 
     def fileno(self) -> int:
@@ -230,7 +245,7 @@ class FakeTunnels:
     ) -> dict[str, Any]:
         """Add a path.
 
-        *begun* is the path's start time in nanoseconds since the epoch. By default, it is after the throttler's start.
+        *begun*: when the path started, in nanoseconds since the epoch. By default, it started after the throttler.
         """
         path = {
             "path": str(number),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fakes of the kernel ports. They pass the same contract tests as the real adapters: see test_netfilter.py."""
+"""Fakes of traffic control and Netfilter. test_netfilter.py tests the fake and the real Netfilter alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Target
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 
@@ -27,10 +27,11 @@ class FakeTrafficControl:
         self.gso = self._wanted = 65_536
         """Maximum size of a GSO packet in bytes."""
         self.refusals = 0
-        """Number of the next changes to refuse."""
+        """This many of the next changes are refused."""
         self.problems: list[str] = []
         """The problems that :meth:`check` reports until the next :meth:`prepare`."""
         self.left_out: dict[str, str] = {}
+        """The interfaces that are not shaped, with the reasons."""
 
     async def prepare(self) -> None:
         self.problems = []
@@ -86,7 +87,7 @@ class FakeNetfilter:
         """Client ports. A call with an entry for such a port fails, and sets no entry."""
         self.ports: set[int] | None = None
         """Ports of the proxy for which entries are accepted. None accepts any port."""
-        self.during_read: Callable[[], Awaitable[None]] = _nothing
+        self.during_read: Callable[[], Awaitable[None]] = _do_nothing
         """Called once, in the middle of the next :meth:`read_entries`, to change entries during the read."""
 
     async def prepare(self) -> None:
@@ -97,7 +98,7 @@ class FakeNetfilter:
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         entries = dict(list(self.entries.items())[: len(self.entries) // 2])
-        during_read, self.during_read = self.during_read, _nothing
+        during_read, self.during_read = self.during_read, _do_nothing
         await during_read()
         return entries | {key: value for key, value in self.entries.items() if key not in entries}
 

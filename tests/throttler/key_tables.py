@@ -44,7 +44,7 @@ _TYPE_DESCRIPTIONS: Final = {
 """Descriptions of types. They are not repeated for each key of such a type."""
 
 
-def with_tables(page: str) -> str:
+def update_tables(page: str) -> str:
     """Return *page* with current tables."""
     return _TABLE.sub(lambda match: match[0].partition("\n")[0] + "\n\n" + _table(match) + "\n<!-- end -->", page)
 
@@ -169,7 +169,7 @@ def _keys(part: Any) -> set[str]:
 
 
 def _type(schema: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the mark for a key, the name of the part that it contains, and its possible values."""
+    """Return the marks for a key ([] for a list, ? for null), the name of the part that it contains, and its values."""
     choices = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
     mark = "?" if len(choices) < len(schema.get("anyOf", ())) else ""
     (choice,) = choices
@@ -186,4 +186,4 @@ def _wrap(text: str, indent: str) -> list[str]:
 
 if __name__ == "__main__":
     for page in PAGES:
-        page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(update_tables(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from metrics_page import PAGE, exported_metrics, name, with_tables
+from metrics_page import PAGE, exported_metrics, name, update_tables
 from monitoring import METRIC, alerts
 from scrapes import exposition, samples
 
@@ -14,7 +14,7 @@ NAME_PATTERN = re.compile(r"\b(?:mptcp_(?:throttler|ext|proxy_library)|squid)_[a
 
 def test_tables_list_all_metrics_and_alerts() -> None:
     page = PAGE.read_text()
-    assert with_tables(page) == page, "update them: python tests/console/metrics_page.py"
+    assert update_tables(page) == page, "update them: python tests/console/metrics_page.py"
     ours = {name(metric) for metric in exported_metrics() if not metric.name.startswith("mptcp_ext")}
     rows = set(
         re.findall(r"^\| `(mptcp_throttler_\w+|mptcp_proxy_library_\w+|squid_\w+|Mptcp\w+)[`{]", page, re.MULTILINE)

@@ -54,7 +54,7 @@ class Home:
     def daemon(self) -> Iterator[Process]:
         command = [program("mptcp-gateway"), "run", "--config", str(self.settings), "--directory", str(self.directory)]
         with self.relay.running([*capability_prefix("mptcp-gateway"), *command]) as process:
-            wait_until(lambda: self.verdicts() == ["good", "good"], "both are good", process=process)
+            wait_until(lambda: self.verdicts() == ["good", "good"], "both uplinks are good", process=process)
             yield process
 
     def ways(self) -> list[dict[str, Any]]:
@@ -90,8 +90,8 @@ class Home:
         return client
 
     @contextmanager
-    def new_connection(self) -> Iterator[None]:
-        """Yield while a new connection is being opened. The test does not wait for it."""
+    def connection_attempt(self) -> Iterator[None]:
+        """Begin to open a new connection, and yield without waiting for it."""
         with self.relay.entered():
             other = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
         with other:
@@ -149,7 +149,7 @@ def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
         assert home.device_to_parent() == "u0"
         with home.silent("u0"):
             # Only a new connection reveals that the uplink is dead.
-            with home.new_connection():
+            with home.connection_attempt():
                 wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
             wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the endpoint is removed")
             wait_until(lambda: home.device_to_parent() == "u1", "new connections begin on the other uplink")
@@ -167,7 +167,7 @@ def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
 def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
     """Defect: the fourth SYN has no MPTCP option, and the daemon concluded that the uplink strips Multipath TCP."""
     with home.daemon() as daemon:
-        with home.silent("u0"), home.new_connection():
+        with home.silent("u0"), home.connection_attempt():
             wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
             wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is also lost")
         verdicts: list[str] = []
@@ -184,7 +184,7 @@ def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
 def test_new_address_of_an_uplink_is_used(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as connection:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
-        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink has no endpoint")
+        wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the endpoint of the old address is removed")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.7"}, "the open connection uses both uplinks")
@@ -197,7 +197,7 @@ def test_uplink_without_carrier_is_unused(home: Home) -> None:
     with home.daemon() as daemon, home.connect() as connection:
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks")
         home.parent.run(["ip", "link", "set", "u0", "down"])
-        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is not an endpoint")
+        wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the endpoint is removed")
         assert home.device_to_parent() == "u1"
         home.parent.run(["ip", "link", "set", "u0", "up"])
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the open connection uses both uplinks again")
@@ -235,9 +235,9 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
                 "packets to another host did not keep their route"
             )
             with home.silent("u0"):
-                with home.new_connection():
+                with home.connection_attempt():
                     wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
-                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the address is not an endpoint")
+                wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the endpoint is removed")
             daemon.stop()
         after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in kernel_objects().splitlines()}
         assert after == before
@@ -257,7 +257,7 @@ def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
                 "the reason of a way does not mention the refusal"
             )
             home.parent.run(["nft", f"flush chain inet refuse in; {rule} drop"])
-            with home.new_connection():
+            with home.connection_attempt():
                 wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "the trials have failed")
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
@@ -275,7 +275,7 @@ def test_path_that_drops_large_packets_is_noticed(home: Home) -> None:
     home.parent.run(["nft", f"add table netdev narrow; {chain}; add rule netdev narrow in meta length > 1300 drop"])
     try:
         with home.daemon() as daemon:
-            wait_until(lambda: "full-sized" in home.ways()[0]["reason"], "the change is noticed")
+            wait_until(lambda: "full-sized" in home.ways()[0]["reason"], "the loss of large packets is noticed")
             assert home.ways()[1]["reason"] == ""
             daemon.stop()
     finally:
@@ -309,7 +309,7 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
 
 def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
     with home.daemon() as daemon:
-        with home.silent("u0", "u1"), home.new_connection():
+        with home.silent("u0", "u1"), home.connection_attempt():
             wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "the trials have failed")
             for number in range(2):
                 home.parent.run(["ip", "link", "set", f"u{number}", "down"])

@@ -105,7 +105,7 @@ class Home:
         directory = str(self.relay.directory / home_setup.DIRECTORY)
         return self.relay.run([*command, "--forwarder", directory, "--prometheus"]).stdout.splitlines()
 
-    def doctor(self, status: str) -> list[str]:
+    def doctor_checks_except(self, status: str) -> list[str]:
         """Return the names of the doctor's checks whose status is not *status*."""
         command = home_setup.command(self.relay, "doctor", self.settings)
         directory = str(self.relay.directory / home_setup.DIRECTORY)
@@ -208,10 +208,10 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
 
         wait_until(uses_both_uplinks, "a download uses both uplinks")
         assert home.banner() == "220 here 250 hello", "a server that speaks first was not reached"
-        assert home.doctor("ok") == []
+        assert home.doctor_checks_except("ok") == []
         chain = "add chain ip other f { type filter hook forward priority 0; policy drop; }"
         home.relay.run(["nft", f"add table ip other; {chain}"])
-        assert home.doctor("ok") == ["other firewalls"]
+        assert home.doctor_checks_except("ok") == ["other firewalls"]
         home.relay.run(["nft", "delete table ip other"])
         assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.downloaded_text()
         wait_until(lambda: home.forwarder_counts()["open"] == 0, "all connections have ended")
@@ -224,7 +224,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
     with home.gateway():
         with home.forwarder() as forwarder:
             assert home.downloads(f"http://{SITE}", "small.bin")
-            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "the status reports it")
+            wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "the status reports the connection")
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
@@ -237,7 +237,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
             forwarder.stop()
 
 
-def test_rules_of_a_killed_gateway_are_removed_without_lan(home: Home) -> None:
+def test_rules_of_a_killed_gateway_are_removed_if_there_is_no_lan_any_longer(home: Home) -> None:
     """Defect: the firewall rules of a killed gateway remained, although the host was no longer a gateway."""
     with home.gateway() as process:
         process.kill()
@@ -292,14 +292,14 @@ def test_other_protocols_use_a_tunnel_while_it_is_up(home: Home) -> None:
 def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
     """The device is the host *core*: one of its addresses is in the network of the uplink eth0."""
     core, relay = home.testbed["core"], home.relay
-    own, gateway = "10.77.1.77", relay.address("eth0")
-    core.run(["ip", "addr", "add", f"{own}/24", "dev", "to-eth0"])
-    core.run(["ip", "rule", "add", "from", own, "to", SITE, "lookup", "400"])
+    core_address, gateway = "10.77.1.77", relay.address("eth0")
+    core.run(["ip", "addr", "add", f"{core_address}/24", "dev", "to-eth0"])
+    core.run(["ip", "rule", "add", "from", core_address, "to", SITE, "lookup", "400"])
     core.run(["ip", "route", "add", SITE, "via", gateway, "dev", "to-eth0", "table", "400"])
 
     def download() -> str:
         output_format = ["-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
-        command = ["curl", "-s", "-m", "10", "--interface", own, *output_format, f"http://{SITE}/small.bin"]
+        command = ["curl", "-s", "-m", "10", "--interface", core_address, *output_format, f"http://{SITE}/small.bin"]
         return core.run(command, check=False, timeout=20).stdout
 
     expected = f"200 {FILES['small.bin']}"
@@ -311,7 +311,7 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
             wait_until(lambda: home.forwarder_counts()["connections"] == 1, "the connection was forwarded")
             assert home.forwarder_counts()["direct"] == 0
             forwarder.stop()
-    core.run(["ip", "rule", "del", "from", own, "to", SITE, "lookup", "400"])
+    core.run(["ip", "rule", "del", "from", core_address, "to", SITE, "lookup", "400"])
 
 
 def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
@@ -319,7 +319,7 @@ def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
         wait_until(lambda: flow() == home.relay.address("eth0"), "packets use the first uplink")
         with silent(home.testbed["core"], "eth0"):
-            assert home.downloads(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
+            assert home.downloads(f"http://{SITE}", "small.bin"), "the download that reveals the outage failed"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "packets use the other uplink")
         wait_until(lambda: home_setup.verdicts(home.relay) == ["good", "good"], "the uplink is good again")
         assert flow() == home.relay.address("wlan0"), "the flow left its uplink"

@@ -102,12 +102,11 @@ def site(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
 
 
 def _serve_ssh(origin: LiveNode, device: LiveNode) -> None:
-    host, key = origin.directory / "host-key", device.directory / "key"
-    for each in (host, key):
+    host_key, key = origin.directory / "host-key", device.directory / "key"
+    for each in (host_key, key):
         origin.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(each)])
-    settings = (
-        f"HostKey {host}\nAuthorizedKeysFile {key}.pub\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n"
-    )
+    settings = f"HostKey {host_key}\nAuthorizedKeysFile {key}.pub\n"
+    settings += "StrictModes no\nUsePAM no\nPermitRootLogin yes\nPidFile none\n"
     Path("/run/sshd").mkdir(exist_ok=True)
     origin.popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(origin.write("sshd.conf", settings))], name="sshd")
 

@@ -27,7 +27,7 @@ def way(uplink: str, verdict: str) -> dict[str, Any]:
 
 
 def test_doctor_judges_each_state_of_an_uplink() -> None:
-    status = {"ways": [way("dsl", "good")]}
+    status = {"ways": [way("dsl", "good")]}  # lte has no way at all.
     assert [each.status for each in doctor.uplinks(SETTINGS, status)] == [Status.OK, Status.WARN]
     status = {"ways": [way("dsl", "plain TCP"), way("lte", "no answer")]}
     found = list(doctor.uplinks(SETTINGS, status))
@@ -43,6 +43,7 @@ def test_doctor_judges_each_state_of_an_uplink() -> None:
         ({"silent": "timed out", "open": 0, "connections": 1}, Status.FAIL),
         ({"silent": None, "open": 2, "connections": 9}, Status.OK),
     ],
+    ids=["no status", "forwarder is silent", "forwarder answers"],
 )
 def test_doctor_judges_the_forwarder(answer: dict[str, Any] | None, status: Status) -> None:
     assert doctor.forwarder({"forwarder": answer, "fail": "open"}).status is status
@@ -75,11 +76,12 @@ def test_doctor_judges_the_home_interface(tmp_path: Path) -> None:
         (b"", Status.FAIL),
         (None, Status.OK),
     ],
+    ids=["200", "503", "403", "407", "not HTTP", "closed", "no answer"],
 )
 def test_doctor_judges_each_answer_of_a_parent(
     answer: bytes | None, status: Status, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A parent that does not answer at once tries to connect, so it does not refuse."""
+    """A parent that gives no answer within the timeout is still connecting, so it has not refused."""
     monkeypatch.setattr(doctor, "_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         finished = threading.Event()

@@ -30,37 +30,37 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
         for each in (device, near, far, origin):
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        end_counts: list[int] = []
+        byte_totals: list[int] = []
         has_ended = asyncio.Event()
 
         def record_end(octets: int) -> None:
-            end_counts.append(octets)
+            byte_totals.append(octets)
             has_ended.set()
 
         Pump(near, far, record_end).start(first)
 
-        async def end(source: socket.socket, data: bytes) -> bytes:
+        async def exchange(end: socket.socket, data: bytes) -> bytes:
             async def send() -> None:
-                await loop.sock_sendall(source, data)
-                source.shutdown(socket.SHUT_WR)
+                await loop.sock_sendall(end, data)
+                end.shutdown(socket.SHUT_WR)
 
             sending = asyncio.create_task(send())
             received = b""
-            while chunk := await loop.sock_recv(source, piece_size):
+            while chunk := await loop.sock_recv(end, piece_size):
                 received += chunk
             await sending
             return received
 
-        received = await asyncio.gather(end(device, up), end(origin, down))
+        received = await asyncio.gather(exchange(device, up), exchange(origin, down))
         await has_ended.wait()
         device.close()
         origin.close()
-        return received[0], received[1], end_counts
+        return received[0], received[1], byte_totals
 
-    to_device, to_origin, end_counts = asyncio.run(run())
+    to_device, to_origin, byte_totals = asyncio.run(run())
     assert to_device == first + down
     assert to_origin == up
-    assert end_counts == [len(first) + len(down) + len(up)]
+    assert byte_totals == [len(first) + len(down) + len(up)]
 
 
 def test_reset_is_forwarded_to_the_other_end() -> None:
@@ -75,13 +75,13 @@ def test_reset_is_forwarded_to_the_other_end() -> None:
             inner.setblocking(False)
             pairs.append((outer, inner))
         (device, near), (origin, far) = pairs
-        end_counts: list[int] = []
-        Pump(near, far, end_counts.append).start()
-        device.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        byte_totals: list[int] = []
+        Pump(near, far, byte_totals.append).start()
+        device.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close() resets.
         device.close()
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(loop.sock_recv(origin, 1), 10)
-        assert end_counts == [0]
+        assert byte_totals == [0]
         for each in (origin, listener):
             each.close()
 

@@ -23,32 +23,32 @@ from mptcp_gateway.health import (
 from mptcp_gateway.model import Access, Outcome, Verdict, Way
 
 DSL, LTE, LTE6 = Way("dsl", 4), Way("lte", 4), Way("lte", 6)
-ACCESS = Access("eth0", 2, ip_address("10.0.0.2"), ip_network("10.0.0.0/24"), ip_address("10.0.0.1"))
-OTHER = Access("wwan0", 3, ip_address("10.1.0.2"), ip_network("10.1.0.0/24"), ip_address("10.1.0.1"))
-OTHER6 = Access("wwan0", 3, ip_address("2001:db8::2"), None, ip_address("fe80::1"))
+DSL_ACCESS = Access("eth0", 2, ip_address("10.0.0.2"), ip_network("10.0.0.0/24"), ip_address("10.0.0.1"))
+LTE_ACCESS = Access("wwan0", 3, ip_address("10.1.0.2"), ip_network("10.1.0.0/24"), ip_address("10.1.0.1"))
+LTE6_ACCESS = Access("wwan0", 3, ip_address("2001:db8::2"), None, ip_address("fe80::1"))
 GOOD, PLAIN, DEAD = (Outcome(verdict) for verdict in (Verdict.GOOD, Verdict.PLAIN, Verdict.DEAD))
 REFUSED = Outcome(Verdict.GOOD, unproven=True)
 VERSIONS = (4, 6)
 
 
-def answer(watch: HealthWatch, way: Way, outcome: Outcome, now: float) -> bool:
+def record_outcome(watch: HealthWatch, way: Way, outcome: Outcome, now: float) -> bool:
     return watch.record(way, watch.ways[way].generation, outcome, now)
 
 
 def watch_with_good_ways(now: float = 0.0) -> HealthWatch:
-    """Return a watch with two good ways."""
+    """Return a watch with three good ways."""
     watch = HealthWatch()
-    watch.follow({DSL: ACCESS, LTE: OTHER, LTE6: OTHER6}, now)
+    watch.follow({DSL: DSL_ACCESS, LTE: LTE_ACCESS, LTE6: LTE6_ACCESS}, now)
     for way in list(watch.begin_due_trials(now, VERSIONS)):
-        answer(watch, way, GOOD, now)
+        record_outcome(watch, way, GOOD, now)
     return watch
 
 
 @given(st.lists(st.sampled_from([PLAIN, DEAD]), min_size=1))
 def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: list[Outcome]) -> None:
-    """The way has never been good before."""
+    """In this test, the way has never been good."""
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
-    watch.follow({DSL: ACCESS}, now)
+    watch.follow({DSL: DSL_ACCESS}, now)
     for outcome in outcomes:
         now = max(now + 61, watch.ways[DSL].next_trial)  # so long after the last trial that damping does not apply
         assert list(watch.begin_due_trials(now, VERSIONS)) == [DSL]
@@ -57,7 +57,7 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
         failures = failures + 1 if outcome is DEAD else 0
         if outcome is not DEAD or failures >= MAX_FAILURES:
             expected = outcome.verdict
-        assert answer(watch, DSL, outcome, now) is (before is not expected)
+        assert record_outcome(watch, DSL, outcome, now) is (before is not expected)
         assert watch.verdicts == {DSL: expected}
         due = watch.ways[DSL].next_trial
         assert due <= now + DEAD_SECONDS if failures else due == now + IDLE_SECONDS
@@ -71,8 +71,8 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
         now = max(now, watch.ways[way].next_trial)
         assert list(watch.find_dead(now)) == []
         list(watch.begin_due_trials(now, VERSIONS))
-        answer(watch, way, outcome, now + 4)
-        watch.suspect({ACCESS.address, OTHER.address}, now + 4)
+        record_outcome(watch, way, outcome, now + 4)
+        watch.suspect({DSL_ACCESS.address, LTE_ACCESS.address}, now + 4)
         assert watch.find_dead(now + 4) == [], "a way was considered dead before another had an answer"
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
@@ -81,7 +81,7 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
     watch = watch_with_good_ways()
     watch.ways[DSL].next_trial = 1
     list(watch.begin_due_trials(1, VERSIONS))
-    watch.suspect({ACCESS.address}, 2)
+    watch.suspect({DSL_ACCESS.address}, 2)
     watch.find_dead(2)
     assert watch.ways[LTE6].next_trial == IDLE_SECONDS
     watch.ways[LTE6].proven_at = 100
@@ -90,17 +90,17 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
 
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = watch_with_good_ways()
-    watch.suspect({ACCESS.address}, 0.5)
+    watch.suspect({DSL_ACCESS.address}, 0.5)
     assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, VERSIONS)) == [], "a lossy way was tried too early"
     assert list(watch.begin_due_trials(SUSPECT_SECONDS, VERSIONS)) == [DSL]
     now = SUSPECT_SECONDS + 1
     assert watch.find_dead(now) == []
     assert list(watch.begin_due_trials(now, VERSIONS)) == [LTE], "the other way was not tried at once"
-    answer(watch, LTE, GOOD, now + 0.1)
+    record_outcome(watch, LTE, GOOD, now + 0.1)
     assert watch.find_dead(now + 0.1) == [], "the way was considered dead before the parent could answer the second SYN"
     assert watch.find_dead(SUSPECT_SECONDS + MIN_TRIAL_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
-    assert not answer(watch, DSL, DEAD, 6)
+    assert not record_outcome(watch, DSL, DEAD, 6)
 
 
 def test_uplinks_stay_good_when_the_parent_returns() -> None:
@@ -111,28 +111,28 @@ def test_uplinks_stay_good_when_the_parent_returns() -> None:
     for begin in (40.0, 44.0):
         list(watch.begin_due_trials(begin, (4,)))
         for way in (DSL, LTE):
-            answer(watch, way, DEAD, begin + 3)
+            record_outcome(watch, way, DEAD, begin + 3)
         assert watch.find_dead(begin + 3) == []
         watch.ways[DSL].next_trial, watch.ways[LTE].next_trial = begin + 4, begin + 4
     watch.ways[DSL].next_trial = return_time + 2
     assert list(watch.begin_due_trials(return_time, (4,))) == [LTE]
-    answer(watch, LTE, GOOD, return_time + 0.1)
+    record_outcome(watch, LTE, GOOD, return_time + 0.1)
     assert watch.find_dead(return_time + 0.1) == []
     assert list(watch.begin_due_trials(return_time + 0.1, (4,))) == [DSL], "the other uplink was not tried at once"
     assert watch.find_dead(return_time + 0.2) == []
-    answer(watch, DSL, GOOD, return_time + 0.3)
+    record_outcome(watch, DSL, GOOD, return_time + 0.3)
     assert watch.find_dead(return_time + 10) == []
 
 
 def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     watch = watch_with_good_ways()
-    down = {DSL: replace(ACCESS, carrier=False), LTE: OTHER}
+    down = {DSL: replace(DSL_ACCESS, carrier=False), LTE: LTE_ACCESS}
     watch.follow(down, 5)
     assert watch.find_dead(5) == []
     assert LTE in watch.begin_due_trials(5, VERSIONS)
-    answer(watch, LTE, GOOD, 5.1)
+    record_outcome(watch, LTE, GOOD, 5.1)
     assert watch.find_dead(5.1) == [DSL]
-    watch.follow({DSL: ACCESS, LTE: OTHER}, 6)
+    watch.follow({DSL: DSL_ACCESS, LTE: LTE_ACCESS}, 6)
     assert watch.ways[DSL].next_trial == 6
     new = HealthWatch()
     new.follow(down, 0)
@@ -147,14 +147,14 @@ def test_ip_version_without_a_known_parent_is_not_tried() -> None:
 
 def test_flapping_uplink_must_answer_several_times() -> None:
     watch, now = HealthWatch(), 0.0
-    watch.follow({DSL: ACCESS}, now)
+    watch.follow({DSL: DSL_ACCESS}, now)
     verdict_changes = []
     outcomes = [PLAIN, DEAD, DEAD, PLAIN, DEAD, DEAD, *[PLAIN] * MIN_ANSWERS]
     for outcome in outcomes:
         now = max(now + 1, min(now + 5, watch.ways[DSL].next_trial))
         watch.ways[DSL].next_trial = now
         list(watch.begin_due_trials(now, VERSIONS))
-        verdict_changes.append(answer(watch, DSL, outcome, now))
+        verdict_changes.append(record_outcome(watch, DSL, outcome, now))
     assert verdict_changes == [True, False, True, True, False, True, False, False, True]
     assert MAX_CHANGES == 3
 
@@ -165,19 +165,19 @@ def test_returned_link_counts_as_a_new_way() -> None:
     watch.ways[DSL].next_trial = 1
     list(watch.begin_due_trials(1, VERSIONS))
     generation = watch.ways[DSL].generation
-    watch.follow({LTE: OTHER}, 1)
-    watch.follow({DSL: ACCESS, LTE: OTHER}, 1)
+    watch.follow({LTE: LTE_ACCESS}, 1)
+    watch.follow({DSL: DSL_ACCESS, LTE: LTE_ACCESS}, 1)
     assert watch.verdicts[DSL] is Verdict.UNTRIED
     assert list(watch.begin_due_trials(1, VERSIONS)) == [DSL]
-    assert not watch.record(DSL, generation, GOOD, 2), "the outcome belongs to the earlier link's trial"
+    assert not watch.record(DSL, generation, GOOD, 2), "the outcome of a trial over the earlier link counted"
     assert watch.ways[DSL].in_trial
 
 
 @pytest.mark.parametrize("before", [Verdict.UNTRIED, Verdict.DEAD])
 def test_refusal_proves_the_uplink(before: Verdict) -> None:
     watch = HealthWatch()
-    watch.follow({DSL: ACCESS}, 0)
+    watch.follow({DSL: DSL_ACCESS}, 0)
     watch.ways[DSL].verdict = before
     list(watch.begin_due_trials(0, VERSIONS))
-    assert answer(watch, DSL, REFUSED, 1)
+    assert record_outcome(watch, DSL, REFUSED, 1)
     assert watch.verdicts == {DSL: Verdict.GOOD}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for reading the answers of the kernel and of name servers."""
+"""Tests for reading the answers of the kernel and of name servers, and for restoring the kernel's earlier state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def address(text: str, preferred: int = 100, flags: int = 0, length: int = 64) -
     )
 
 
-def default(family: int, **attributes: Any) -> Message:
+def default_route(family: int, **attributes: Any) -> Message:
     return Message(family=family, **({"RTA_OIF": 2} | attributes))
 
 
@@ -81,14 +81,14 @@ IPV6_ADDRESSES = [
 def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: str) -> None:
     before = None if current is None else ip_address(current)
     found = access_of(
-        link(), socket.AF_INET6, IPV6_ADDRESSES, [default(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before
+        link(), socket.AF_INET6, IPV6_ADDRESSES, [default_route(socket.AF_INET6, RTA_GATEWAY="fe80::1")], before
     )
     assert found is not None
     assert found.address == ip_address(expected)
     # Deprecated addresses can still send; tentative addresses cannot.
     usable = {ip_address(each["IFA_ADDRESS"]) for each in IPV6_ADDRESSES[:5]}
     assert {found.address, *found.other_addresses} == usable
-    unique_local = access_of(link(), socket.AF_INET6, IPV6_ADDRESSES[:1], [default(socket.AF_INET6)], None)
+    unique_local = access_of(link(), socket.AF_INET6, IPV6_ADDRESSES[:1], [default_route(socket.AF_INET6)], None)
     assert unique_local is not None
     assert unique_local.address == ip_address(UNIQUE_LOCAL), (
         "the unique local address was not used, although there is no other"
@@ -98,12 +98,12 @@ def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: 
 @pytest.mark.parametrize(
     ("found", "routes", "gateway"),
     [
-        (link(), [default(socket.AF_INET, RTA_GATEWAY="10.0.0.1")], "10.0.0.1"),
-        (link(), [default(socket.AF_INET, RTA_OIF=3, RTA_GATEWAY="10.0.0.1")], None),
+        (link(), [default_route(socket.AF_INET, RTA_GATEWAY="10.0.0.1")], "10.0.0.1"),
+        (link(), [default_route(socket.AF_INET, RTA_OIF=3, RTA_GATEWAY="10.0.0.1")], None),
         (
             link(),
             [
-                default(
+                default_route(
                     socket.AF_INET,
                     RTA_OIF=None,
                     RTA_MULTIPATH=[Message(oif=3, RTA_GATEWAY="10.9.0.1"), Message(oif=2, RTA_GATEWAY="10.0.0.1")],
@@ -113,6 +113,7 @@ def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: 
         ),
         (link(flags=0x10), [], ""),
     ],
+    ids=["default route", "route over another device", "route with two next hops", "point-to-point device"],
 )
 def test_route_over_the_device_counts_as_a_way_to_the_internet(
     found: Message, routes: list[Message], gateway: str | None
@@ -128,12 +129,14 @@ def test_route_over_the_device_counts_as_a_way_to_the_internet(
     ("state", "carrier"), [("UP", True), ("UNKNOWN", True), ("DOWN", False), ("LOWERLAYERDOWN", False)]
 )
 def test_carrier_is_read_from_the_link_state(state: str, carrier: bool) -> None:
-    access = access_of(link(state), socket.AF_INET, [address("10.0.0.2", length=24)], [default(socket.AF_INET)], None)
+    access = access_of(
+        link(state), socket.AF_INET, [address("10.0.0.2", length=24)], [default_route(socket.AF_INET)], None
+    )
     assert access is not None
     assert access.carrier is carrier
 
 
-def proc_form(address: Address, port: int) -> str:
+def in_proc_format(address: Address, port: int) -> str:
     return f"{struct.unpack('=I', address.packed)[0]:08X}:{port:04X}"
 
 
@@ -145,15 +148,15 @@ def proc_form(address: Address, port: int) -> str:
         (SECOND, 40000, 1, set()),
         (PARENT, 40001, 1, set()),
     ],
+    ids=["retransmission", "no retransmission", "other destination", "trial of the daemon"],
 )
 def test_retransmitting_connections_to_a_parent_reveal_an_outage(
     remote: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
 ) -> None:
-    """Only connections to a parent count, but not the daemon's own trials."""
+    """Connections to other hosts, and the daemon's own trials, do not count."""
     table = tmp_path / "tcp"
-    line = (
-        f"   0: {proc_form(FIRST, port)} {proc_form(remote, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
-    )
+    ends = f"{in_proc_format(FIRST, port)} {in_proc_format(remote, 3128)}"
+    line = f"   0: {ends} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
     table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
     assert retransmitting_addresses([FIRST], [PARENT], {40001}, [table]) == expected
 
@@ -179,12 +182,12 @@ def test_parent_addresses_are_kept_without_a_name_server() -> None:
     while answers:
         resolver.look_up_all()
         targets.append(resolver.targets)
-    known = ParentAddress(PARENT, 81)
+    literal_parent = ParentAddress(PARENT, 81)
     assert targets == [
-        (known,),
-        (ParentAddress(FIRST, 80), known),
-        (ParentAddress(FIRST, 80), known),
-        (ParentAddress(SECOND, 80), known),
+        (literal_parent,),
+        (ParentAddress(FIRST, 80), literal_parent),
+        (ParentAddress(FIRST, 80), literal_parent),
+        (ParentAddress(SECOND, 80), literal_parent),
     ]
     assert len(changes) == 2
 
@@ -204,7 +207,7 @@ def test_kernel_without_ipv6_is_supported(monkeypatch: pytest.MonkeyPatch) -> No
     assert not network.objects().rules
 
 
-def test_exception_of_a_trial_is_a_dead_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_exception_of_a_trial_gives_a_dead_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Defect: after an exception the way was never tried again."""
 
     def raise_error(*_: object, **__: object) -> Outcome:
@@ -285,15 +288,15 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
     original = kernel.by_address
     planned = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
     file = tmp_path / "before.json"
-    before = SavedState(file)
-    assert before.ensure_endpoints(planned, {FIRST, SECOND}) == []
-    both = kernel.by_address
-    assert both == original | {SECOND: ("eth1", ("subflow",))}
-    assert before.ensure_endpoints(planned[1:], {FIRST, SECOND}) == []
+    saved = SavedState(file)
+    assert saved.ensure_endpoints(planned, {FIRST, SECOND}) == []
+    with_planned = kernel.by_address
+    assert with_planned == original | {SECOND: ("eth1", ("subflow",))}
+    assert saved.ensure_endpoints(planned[1:], {FIRST, SECOND}) == []
     assert FIRST not in kernel.existing
-    successor = SavedState(file)  # of a daemon that starts after a crash
+    successor = SavedState(file)  # as in a daemon that starts after a crash
     assert successor.ensure_endpoints(planned, {FIRST, SECOND}) == []
-    assert kernel.by_address == both, "the endpoints changed after the crash"
+    assert kernel.by_address == with_planned, "the endpoints changed after the crash"
     assert successor.ensure_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
     assert kernel.by_address == original
@@ -303,33 +306,33 @@ def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> 
 def test_refused_endpoint_does_not_prevent_others(kernel: Endpoints, tmp_path: Path) -> None:
     """One endpoint is deleted before another is added, because the kernel's limit may have been reached."""
     kernel.limit = 1
-    before = SavedState(tmp_path / "before.json")
+    saved = SavedState(tmp_path / "before.json")
     planned = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
-    assert len(before.ensure_endpoints(planned, {FIRST, SECOND})) == 1
+    assert len(saved.ensure_endpoints(planned, {FIRST, SECOND})) == 1
     assert len(kernel.existing) == 1
     for each in (*planned, planned[0]):
-        assert before.ensure_endpoints([each], {FIRST, SECOND}) == []
+        assert saved.ensure_endpoints([each], {FIRST, SECOND}) == []
         assert list(kernel.existing) == [each.address]
 
 
 def test_strict_rp_filter_of_a_later_device_is_loosened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(saved_state, "_ROOT", tmp_path)
 
-    def file(device: str) -> Path:
+    def rp_filter_file(device: str) -> Path:
         return tmp_path / f"net/ipv4/conf/{device}/rp_filter"
 
     for device, value in (("all", "0"), ("eth0", "1"), ("eth1", "0"), ("usb0", "1")):
-        file(device).parent.mkdir(parents=True)
-        file(device).write_text(value)
-    before = SavedState(tmp_path / "before.json")
-    assert before.loosen([("eth0", 2), ("eth1", 3)]) == []
-    assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["2", "0", "1"]
-    file("eth0").write_text("1")  # changed by the operator
-    before.loosen([("eth0", 2), ("usb0", 9)])
-    assert [file(device).read_text() for device in ("eth0", "usb0")] == ["1", "2"]
-    file("usb0").write_text("1")  # the device was plugged in again
-    before.loosen([("usb0", 10)])
-    assert file("usb0").read_text() == "2"
+        rp_filter_file(device).parent.mkdir(parents=True)
+        rp_filter_file(device).write_text(value)
+    saved = SavedState(tmp_path / "before.json")
+    assert saved.loosen([("eth0", 2), ("eth1", 3)]) == []
+    assert [rp_filter_file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["2", "0", "1"]
+    rp_filter_file("eth0").write_text("1")  # changed by the operator
+    saved.loosen([("eth0", 2), ("usb0", 9)])
+    assert [rp_filter_file(device).read_text() for device in ("eth0", "usb0")] == ["1", "2"]
+    rp_filter_file("usb0").write_text("1")  # the device was plugged in again
+    saved.loosen([("usb0", 10)])
+    assert rp_filter_file("usb0").read_text() == "2"
     monkeypatch.setattr(saved_state, "endpoints", dict)
-    before.restore()
-    assert [file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["1", "0", "1"]
+    saved.restore()
+    assert [rp_filter_file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["1", "0", "1"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads a throttler's BPF objects, and the options that it set on sockets, from another privileged process."""
+"""Reads the BPF objects of a throttler that runs as another process, and the options that it set on sockets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fixtures of the throttler's kernel tests: a site with a throttler that runs as a program, and a bare node."""
+"""Fixtures of the throttler's kernel tests: a site for a throttler that runs as a program, and nodes without one."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ def ordinary_scheduling() -> Iterator[None]:
 
 @pytest.fixture
 def unchanged_kernel(site: Site) -> Iterator[None]:
-    """Check after the test that its throttler has left the kernel unchanged."""
+    """Check after the test that the throttler has restored the kernel's state."""
     with check_restored(site):
         yield

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helpers for the kernel tests of faults: traffic that must not stop, and the time until everything is restored.
 
-Both have limits that depend on the load of the machine. A test must not fail because another suite runs at the same
+The limits for both depend on the load of the machine. A test must not fail because another suite runs at the same
 time, but it must fail if an action that took a second takes a minute.
 """
 
@@ -27,7 +27,7 @@ throttler must notice all damage by other means."""
 MAX_REPAIR_SECONDS = 2.0
 """Seconds in which everything must be restored, on a machine that is otherwise idle."""
 ATTEMPTS = 3
-MAX_GAP = 2.0
+MAX_PAUSE = 2.0
 """Maximum pause in traffic, in seconds. It allows one or two retransmissions (RFC 6298); their timers start at 0.2 s
 and double."""
 MIN_STALL = 0.1
@@ -39,8 +39,8 @@ Clock = Callable[[], float]
 """Returns monotonic seconds."""
 
 
-class _Rounds:
-    """Sends a byte back and forth repeatedly, and keeps the round trips that took longer than `MIN_STALL`."""
+class _RoundTrips:
+    """Sends a byte back and forth repeatedly, and records the round trips that took longer than `MIN_STALL`."""
 
     def __init__(self, requester: socket.socket, responder: socket.socket | None) -> None:
         """Start. *responder* is the socket of the other end, or None if a program there echoes each byte."""
@@ -83,26 +83,26 @@ class Pulse:
     def __init__(self, client: socket.socket, proxy: socket.socket | None) -> None:
         """Start. *proxy* is the socket of the other end, or None if a program there echoes each byte."""
         self._loopback_sockets = _loopback()
-        self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._loopback_sockets)
+        self._round_trips, self._reference = _RoundTrips(client, proxy), _RoundTrips(*self._loopback_sockets)
 
     @property
-    def count(self) -> int:
-        return self._rounds.count
+    def round_trips(self) -> int:
+        return self._round_trips.count
 
     @property
-    def longest(self) -> float:
+    def longest_pause(self) -> float:
         """Return the longest pause, in seconds, without the time in which the machine itself was stalled."""
-        return longest_gap(tuple(self._rounds.slow), tuple(self._reference.slow))
+        return longest_pause(tuple(self._round_trips.slow), tuple(self._reference.slow))
 
     def stop(self) -> None:
-        """Stop. Raises AssertionError if the traffic stopped, or paused for longer than `MAX_GAP`."""
-        self._rounds.end()
+        """Stop. Raises AssertionError if the traffic stopped, or paused for longer than `MAX_PAUSE`."""
+        self._round_trips.end()
         self._reference.end()
         for each in self._loopback_sockets:
             each.close()
-        assert self._rounds.error is None, self._rounds.error
-        assert self._rounds.count > 0
-        assert self.longest <= MAX_GAP, f"traffic paused for {self.longest:.1f} s"
+        assert self._round_trips.error is None, self._round_trips.error
+        assert self._round_trips.count > 0, "no round trip was completed"
+        assert self.longest_pause <= MAX_PAUSE, f"traffic paused for {self.longest_pause:.1f} s"
 
 
 def _loopback() -> tuple[socket.socket, socket.socket]:
@@ -112,7 +112,7 @@ def _loopback() -> tuple[socket.socket, socket.socket]:
     return requester, responder
 
 
-def longest_gap(slow: Sequence[Interval], stalls: Sequence[Interval]) -> float:
+def longest_pause(slow: Sequence[Interval], stalls: Sequence[Interval]) -> float:
     """Return the length in seconds of the longest of *slow*, without its overlap with *stalls*, which are disjoint."""
     return max((end - begin - sum(_overlap((begin, end), each) for each in stalls) for begin, end in slow), default=0.0)
 
@@ -132,7 +132,7 @@ def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]
 
 
 def seconds_until(holds: Callable[[], bool], timeout: float = LONG_TIMEOUT, clock: Clock = time.monotonic) -> float:
-    """Wait until *holds* and return how long that took by *clock*.
+    """Wait until *holds* returns true. Return how long that took by *clock*.
 
     The time of the last, successful check is not counted: the check's own programs take most of this time.
     """
@@ -150,17 +150,17 @@ def seconds_until(holds: Callable[[], bool], timeout: float = LONG_TIMEOUT, cloc
 def repair_seconds(
     damage: Callable[[], object], is_repaired: Callable[[], bool], clock: Clock = time.monotonic
 ) -> float:
-    """Call *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the repair's seconds.
+    """Call *damage* and wait for the repair, up to three times. Return the seconds of the first repair in time.
 
-    Raises AssertionError if no attempt was in time.
+    Raises AssertionError if no repair was in time.
     """
-    tried = []
+    attempts = []
     for _ in range(ATTEMPTS):
         damage()
-        tried.append(measure_time(is_repaired, clock))
-        if tried[-1].is_in_time:
-            return tried[-1].seconds
-    raise AssertionError(f"repaired within none of the allowed times: {tried}")
+        attempts.append(measure_time(is_repaired, clock))
+        if attempts[-1].is_in_time:
+            return attempts[-1].seconds
+    raise AssertionError(f"no repair was within the allowed time: {attempts}")
 
 
 class MeasuredTime(NamedTuple):
@@ -175,7 +175,7 @@ class MeasuredTime(NamedTuple):
 
 
 def measure_time(holds: Callable[[], bool], clock: Clock = time.monotonic) -> MeasuredTime:
-    """Wait until *holds*. The allowed time grows with the load of the machine during the wait."""
+    """Wait until *holds* returns true. The allowed time grows with the load of the machine during the wait."""
     before = processors.read()
     took = seconds_until(holds, clock=clock)
     return MeasuredTime(took, allowed_seconds(processors.usage(before, processors.read()).waiting))

@@ -71,11 +71,11 @@ def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
 def incoming_rate(site: Site, network: str, seconds: float) -> float:
     """Return the client's mean receive rate on its interface in *network* during *seconds*, in bit/s."""
 
-    def count() -> tuple[float, int]:
+    def read_counter() -> tuple[float, int]:
         links = json.loads(site.client.run(["ip", "-j", "-s", "addr", "show", "to", network]).stdout)
         return time.monotonic(), links[0]["stats64"]["rx"]["bytes"]
 
-    began, before = count()
+    began, before = read_counter()
     time.sleep(seconds)
-    ended, after = count()
+    ended, after = read_counter()
     return 8 * (after - before) / (ended - began)

@@ -3,7 +3,7 @@
  * An attacker on a client's path: it guesses the HMACs of joins. It runs in its own network namespace.
  *
  * Arguments: the device, a file of SYNs, and the number of SYNs to send per second. In the file, each frame follows its
- * length in 16 bits. The program sees the proxy's SYN/ACK to each SYN, and answers it with the right acknowledgment
+ * length in 16 bits. The program sees the proxy's SYN/ACK to each SYN, and answers the SYN/ACK with the right acknowledgment
  * number and a wrong HMAC (RFC 8684, section 3.2). It exits at the first failure.
  */
 #define _GNU_SOURCE
@@ -152,7 +152,7 @@ static unsigned int send_syns(int raw, size_t count, uint64_t next, unsigned int
 	return send_messages(raw, messages, batch_count);
 }
 
-/* Answer up to BATCH of the received frames. Return their number, which is negative if there are none. */
+/* Answer up to BATCH of the received frames. Return their number, or -1 if there are none. */
 static int answer_frames(int raw)
 {
 	int received_count = recvmmsg(raw, received.messages, BATCH, MSG_DONTWAIT, NULL);

@@ -4,8 +4,8 @@
     python killing_throttler.py WORDS NUMBER ARGUMENT...
 
 The first SIGHUP starts the count. The process kills itself after the NUMBER-th change whose description contains
-WORDS. Changes are classes and set entries (netlink), nftables commands, and updates of BPF maps. The ARGUMENTs are
-passed to mptcp-throttler. The last line of output names the change.
+WORDS. Changes are: each request about a class or set entry (netlink), each run of nftables commands, and each update of
+a BPF map. The ARGUMENTs are passed to mptcp-throttler. The last line of output names the change.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class KillSwitch:
         self.is_armed = False
         self._words, self._remaining = words, number
 
-    def changed(self, change: str) -> None:
+    def count_change(self, change: str) -> None:
         if self.is_armed and self._words in change:
             self._remaining -= 1
             if not self._remaining:
@@ -52,17 +52,17 @@ def run(words: str, number: str, *arguments: str) -> NoReturn:
     ) -> None:
         for each in batch:
             send(self, [each], action, ignore)
-            switch.changed(action)
+            switch.count_change(action)
 
     def run_commands(self: LibNftables, commands: str, operation: str) -> str:
         output = nft(self, commands, operation)
         if not commands.startswith("list "):
-            switch.changed(operation)
+            switch.count_change(operation)
         return output
 
     def update_batch(self: Bpf, table: Map, keys: bytes, values: bytes) -> None:
         update(self, table, keys, values)
-        switch.changed(f"update the map {table.name}")
+        switch.count_change(f"update the map {table.name}")
 
     def arm_and_reload(self: Daemon) -> None:
         switch.is_armed = True

@@ -11,13 +11,14 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import FILES, PROCESSES, State, differences, without
 
 KEEPER_PARTS = (PROCESSES, FILES)
-"""Parts of the state that contain the keeper process, which ends with the last connection, not with the throttler."""
+"""Parts of the state in which the keeper (``mptcp_pm/keeper.py``) appears. It ends with the last MPTCP connection, not
+with the throttler."""
 
 
 def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bool = False) -> None:
-    """Check that *state* equals *before*: kernel and BPF immediately, the rest when the keeper has ended.
+    """Check that *state* equals *before*: kernel and BPF immediately, processes and files when the keeper has ended.
 
-    With *keeper*, remaining connections still need the keeper, and the test does not wait for its end.
+    *keeper*: remaining connections still need the keeper, so it may still run.
     """
     after = state()
     assert_same(without(before, *KEEPER_PARTS), without(after, *KEEPER_PARTS))

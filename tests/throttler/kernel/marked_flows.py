@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Subflows and their targets (class and mark) that the tests of the Netfilter ports write into the kernel."""
+"""Subflows and their targets (class and mark) that the tests of the Netfilter backends write into the kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Ownership, Target
 
 OWNERSHIP = Ownership(listen_ports=(3128, 3129))
-TARGET, OTHER_TARGET = Target(0x10, 0x10000), Target(0xFFEF, 0xFF0000)
+TARGET, OTHER_TARGET = Target(minor=0x10, mark=0x10000), Target(minor=0xFFEF, mark=0xFF0000)
 
 
 def four_tuple(number: int, is_ipv6: bool = False, port: int = 3128) -> FourTuple:

@@ -60,16 +60,18 @@ class _Message(ctypes.Structure):
 class Link:
     """The core router's end of a link to the proxy. It sends frames with any source address."""
 
-    def __init__(self, core: LiveNode, proxy: LiveNode, device: str = "to-proxy", core_link: str = "wan0") -> None:
+    def __init__(
+        self, core: LiveNode, proxy: LiveNode, core_device: str = "to-proxy", proxy_device: str = "wan0"
+    ) -> None:
         self._macs = [
             node.run(["cat", f"/sys/class/net/{name}/address"]).stdout.strip()
-            for node, name in ((core, device), (proxy, core_link))
+            for node, name in ((core, core_device), (proxy, proxy_device))
         ]
         self._proxy = {family: proxy.address("wan0", family) for family in (4, 6)}
         self._random = random.Random(1)
         with core.entered():
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-        self._socket.bind((device, ETH_P_ALL))
+        self._socket.bind((core_device, ETH_P_ALL))
 
     def close(self) -> None:
         self._socket.close()
@@ -89,17 +91,17 @@ class Link:
         packet = (IPv6 if family == 6 else IP)(src=source, dst=destination)
         return bytes(Ether(src=self._macs[0], dst=self._macs[1]) / packet / segment)
 
-    def with_each(self, client: tuple[str, int], options: Sequence[bytes], **tcp: Any) -> list[bytes]:
-        """Return a frame for each of *options*, given as the bytes of its TCP options.
+    def frames_with_options(self, client: tuple[str, int], options: Sequence[bytes], **tcp: Any) -> list[bytes]:
+        """Return one frame for each item of *options*. An item is all TCP options of its frame, as bytes.
 
         This is much faster than ``frame``.
         """
         blank = self.frame(client, options=[(NO_OPERATION, None)] * OPTION_BYTES, **tcp)
-        begin, field = (
+        headers, checksum_bytes = (
             blank[:-OPTION_BYTES],
             slice(len(blank) - OPTION_BYTES - 4, len(blank) - OPTION_BYTES - 2),
         )
-        (checksum,) = struct.unpack("!H", blank[field])
+        (checksum,) = struct.unpack("!H", blank[checksum_bytes])
         frames = []
         for each in options:
             padded = each.ljust(OPTION_BYTES, b"\1")
@@ -107,7 +109,8 @@ class Link:
             total = (~checksum & 0xFFFF) + _word_sum(padded) - _word_sum(bytes([1]) * OPTION_BYTES)
             while total >> 16:
                 total = (total & 0xFFFF) + (total >> 16)
-            frames.append(begin[: field.start] + struct.pack("!H", ~total & 0xFFFF) + begin[field.stop :] + padded)
+            new_checksum = struct.pack("!H", ~total & 0xFFFF)
+            frames.append(headers[: checksum_bytes.start] + new_checksum + headers[checksum_bytes.stop :] + padded)
         return frames
 
     def send(self, frame: bytes) -> None:
@@ -117,8 +120,8 @@ class Link:
         """Prepare *frames*. Each `send` of the result sends *batch_size* frames, which is much faster."""
         return FrameBatches(self._socket.fileno(), frames, batch_size)
 
-    def handshake(self, client: tuple[str, int]) -> None:
-        """Open a connection that exists only for an observer: the kernel drops the third ACK for its sequence number.
+    def fake_handshake(self, client: tuple[str, int]) -> None:
+        """Send a handshake that is complete only for an observer: its third ACK has a wrong sequence number.
 
         An attacker must be on the path for this, to see the proxy's answers. No host may have the client's address.
         """
@@ -158,5 +161,5 @@ class FrameBatches:
 
 @contextmanager
 def link(site: Site) -> Iterator[Link]:
-    with closing(Link(site.testbed["core"], site.proxy)) as core_link:
-        yield core_link
+    with closing(Link(site.testbed["core"], site.proxy)) as proxy_link:
+        yield proxy_link

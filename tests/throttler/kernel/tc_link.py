@@ -9,6 +9,7 @@ from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.tc.egress import HtbTrafficControl
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
+# The arguments are minor, rate, ceil, burst, cburst, quantum, and the packets of the queue.
 CLASSES = {
     0x10: ClassSpec(0x10, 5_000_000, 5_000_000, 3028, 3028, 6250, 20),
     0x11: ClassSpec(0x11, 512_000, 1_024_000, 3028, 3028, 1514, 16),
@@ -53,10 +54,10 @@ async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
     await tc.settle()
 
 
-async def with_classes(state: Path) -> None:
-    """Prepare both interfaces, create the classes, and end without a clean-up."""
+async def leave_classes(state: Path) -> None:
+    """Prepare both interfaces and create the classes, as a throttler does, but remove nothing at the end."""
     tc = HtbTrafficControl(["t0", "t1"], Ownership(), state)
     await tc.prepare()
     await limit_gso(tc, 6250)
-    for _ in range(2):
+    for _ in range(2):  # The second time, the classes exist already.
         await tc.upsert_classes(CLASSES.values())

@@ -23,8 +23,8 @@ def announced_port(site: Site, unchanged_kernel: None) -> Iterator[None]:
     site.proxy.run([*ENDPOINT, "delete", "id", "9"])
 
 
-def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
-    """Return the subflows of the only connection, by the proxy's port, as soon as it has all three."""
+def wait_for_subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
+    """Wait until the only connection has all three subflows. Return them by the proxy's port."""
     found: dict[int, list[dict[str, Any]]] = {}
 
     def complete() -> bool:
@@ -44,16 +44,16 @@ def test_join_at_announced_port_is_capped(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener):
 
         def capped_clients() -> dict[str, str | None]:
-            found = subflows(throttler.socket)
-            return {entry(each): each["classid"] for each in found[PORT] + found[ANNOUNCED_PORT] if each["rate"]}
+            found = wait_for_subflows(throttler.socket)
+            return {entry_key(each): each["classid"] for each in found[PORT] + found[ANNOUNCED_PORT] if each["rate"]}
 
         # The client joins at the announced port from its first path, which has a cap.
         until(lambda: len(site.entries()) == 2 and site.entries() == capped_clients())
-        found = subflows(throttler.socket)
+        found = wait_for_subflows(throttler.socket)
         assert {each["path"]: each["rate"] for each in found[ANNOUNCED_PORT]} == {"ethernet": 5_000_000}
 
 
-def entry(subflow: dict[str, Any]) -> str:
+def entry_key(subflow: dict[str, Any]) -> str:
     """Return the key of *subflow* in the result of `Site.entries`."""
     address, _, port = subflow["remote"].rpartition(":")
     return f"{address} {port}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for batch operations on BPF maps: each entry is drained once, and an update of a full map raises an error."""
+"""Tests for batch operations on BPF maps: drain returns each entry once, and the update of a full map fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_common.kernel_error import KernelError
 pytestmark = pytest.mark.kernel
 
 MAP_SIZE = 5000
-"""Maximum number of entries, more than one batch drains."""
+"""Maximum number of entries. One batch of a drain cannot contain all of them."""
 
 
 @pytest.fixture

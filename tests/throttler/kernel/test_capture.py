@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the capture socket: it ignores frames older than its filter, and knows the direction of segments."""
+"""Tests for the capture socket: it ignores frames that arrived before its filter was set, and knows directions."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ pytestmark = pytest.mark.kernel
 
 PORT = 3128
 SOCKETS = 20
+SOL_PACKET, PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 SEND_DATAGRAMS = """\
 import socket, sys, time
-wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 until = time.monotonic() + float(sys.argv[2])
 while time.monotonic() < until:
-    wire.sendto(bytes(200), (sys.argv[1], 9))
+    sender.sendto(bytes(200), (sys.argv[1], 9))
 """
 
 
-def test_capture_ignores_frames_from_before_its_filter(testbed: Testbed) -> None:
+def test_capture_ignores_frames_that_arrived_before_its_filter(testbed: Testbed) -> None:
     proxy, client = testbed["proxy"], testbed["client"]
     sender = client.popen([sys.executable, "-c", SEND_DATAGRAMS, proxy.address("wan0"), "15"], name="sender")
     try:
@@ -41,7 +42,7 @@ def test_capture_ignores_frames_from_before_its_filter(testbed: Testbed) -> None
             for _ in range(SOCKETS):
                 with closing(Capture("wan0", [PORT])) as capture:
                     assert list(capture.read()) == []
-                    received_and_dropped = capture._socket.getsockopt(263, 6, 8)
+                    received_and_dropped = capture._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8)
                     assert received_and_dropped == bytes(8)
     finally:
         sender.kill()

@@ -48,34 +48,34 @@ class Site(ThrottledSite):
 
     @contextmanager
     def connection(self, family: int) -> Iterator[socket.socket]:
-        """Open a connection whose client has a user-space path manager, so that the test decides about its subflows."""
+        """Open a connection from a client with a user-space path manager, so that only the test adds subflows."""
         client = self.testbed["client"]
         client.run(["sysctl", "-qw", "net.mptcp.pm_type=1"])
         with ExitStack() as stack:
             stack.callback(client.run, ["sysctl", "-qw", "net.mptcp.pm_type=0"])
             with client.entered():
                 kind = socket.AF_INET if family == 4 else socket.AF_INET6
-                connected = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_MPTCP))
-            connected.settimeout(60)
-            connected.connect((self.node.service_address(family), 3128))
-            yield connected
+                client_socket = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, socket.IPPROTO_MPTCP))
+            client_socket.settimeout(60)
+            client_socket.connect((self.node.service_address(family), 3128))
+            yield client_socket
 
-    def join(self, connected: socket.socket, family: int, count: int) -> None:
-        """Join *count* more subflows from the client, alternating between its paths."""
+    def join(self, client_socket: socket.socket, family: int, count: int) -> None:
+        """Add *count* subflows from the client, alternately on its two paths."""
         client = self.testbed["client"]
-        token = connected.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[TOKEN : TOKEN + 4]
+        token = client_socket.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[TOKEN : TOKEN + 4]
         with client.entered():
             commands = NetlinkSocket(NETLINK_GENERIC)
         with commands:
             for number in range(count):
                 device = number % 2
                 local = self.address_attributes(client.address(("eth0", "wlan0")[device], family=family))
-                ends = attribute(TOKEN_OF, token)
-                ends += attribute(ADDRESS | NLA_NESTED, local + attribute(ID, bytes([1 + device])))
+                request = attribute(TOKEN_OF, token)
+                request += attribute(ADDRESS | NLA_NESTED, local + attribute(ID, bytes([1 + device])))
                 port = attribute(PORT, struct.pack("=H", 3128))
                 remote = self.address_attributes(self.node.service_address(family)) + port
-                ends += attribute(REMOTE | NLA_NESTED, remote)
-                commands.request(find_family()[0], 0, struct.pack("=BBH", SUBFLOW_CREATE, 1, 0) + ends, "join")
+                request += attribute(REMOTE | NLA_NESTED, remote)
+                commands.request(find_family()[0], 0, struct.pack("=BBH", SUBFLOW_CREATE, 1, 0) + request, "join")
 
     @staticmethod
     def address_attributes(address: str) -> bytes:
@@ -95,11 +95,11 @@ class Site(ThrottledSite):
             diagnostics.close()
         return found
 
-    def answers_request(self, connected: socket.socket) -> bool:
-        connected.sendall(f"GET {self.origin.url('small')} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
+    def answers_request(self, client_socket: socket.socket) -> bool:
+        client_socket.sendall(f"GET {self.origin.url('small')} HTTP/1.1\r\nHost: origin\r\n\r\n".encode())
         answer = b""
         while len(answer.partition(b"\r\n\r\n")[2]) < self.origin.sizes["small"]:
-            more = connected.recv(10_000)
+            more = client_socket.recv(10_000)
             if not more:
                 return False
             answer += more
@@ -118,9 +118,9 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 def test_excess_subflows_are_closed_and_others_are_capped(site: Site, family: int) -> None:
     throttler = site.start(CAP_AND_STEERING)
     before = site.node.mib()["MPTcpExtMPJoinAckRx"]
-    with site.connection(family) as connected:
-        assert site.answers_request(connected)
-        site.join(connected, family, JOIN_COUNT - 1)
+    with site.connection(family) as client_socket:
+        assert site.answers_request(client_socket)
+        site.join(client_socket, family, JOIN_COUNT - 1)
         wait_until(
             lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == before + JOIN_COUNT - 1,
             "the kernel has accepted all joins",
@@ -141,12 +141,15 @@ def test_excess_subflows_are_closed_and_others_are_capped(site: Site, family: in
         )
         assert set(client_rates().values()) == {5_000_000}
         assert throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS
-        assert site.answers_request(connected), "the connection no longer works"
+        assert site.answers_request(client_socket), "the connection no longer works"
     site.stop_cleanly(throttler)
 
 
 def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> None:
-    """To the kernel, the addresses of an IPv4 listener's sockets differ from those of a dual-stack listener."""
+    """To the kernel, the addresses of an IPv4 listener's sockets differ from those of a dual-stack listener.
+
+    The throttler closes sockets by their addresses.
+    """
     site.proxy.process.stop(60)
     with site.node.entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
@@ -155,15 +158,15 @@ def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> 
         listener.bind(("0.0.0.0", 3128))
         listener.listen()
         throttler = site.start(CAP_AND_STEERING)
-        with site.connection(4) as connected:
-            before, _ = listener.accept()
-            with before:
-                before.settimeout(60)
-                connected.sendall(b"?")
-                assert before.recv(1) == b"?"
-                before.sendall(b"!")
-                assert connected.recv(1) == b"!"
-                site.join(connected, 4, JOIN_COUNT - 1)
+        with site.connection(4) as client_socket:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.settimeout(60)
+                client_socket.sendall(b"?")
+                assert accepted.recv(1) == b"?"
+                accepted.sendall(b"!")
+                assert client_socket.recv(1) == b"!"
+                site.join(client_socket, 4, JOIN_COUNT - 1)
                 wait_until(
                     lambda: throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS,
                     "the throttler has closed the excess subflows",

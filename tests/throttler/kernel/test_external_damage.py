@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from bpf_objects import detach, object_ids
-from throttler_site import FULL_POLICY, Site, both_subflows_known, connection, make_site, read_status, running, until
+from throttler_site import FULL_POLICY, Site, connection, knows_both_subflows, make_site, read_status, running, until
 
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
 
 pytestmark = pytest.mark.kernel
@@ -33,7 +33,7 @@ class Scene:
     def run(self, command: str) -> str:
         return self.site.proxy.run(["sh", "-c", command]).stdout
 
-    def kernel(self) -> str:
+    def stable_dump(self) -> str:
         """Return a dump of the kernel without values that change by themselves or when a device is created again."""
         text = re.sub(
             r"counter packets \d+ bytes \d+|packets \d+ bytes \d+|link/ether \S+|initval \S+|^\d+: ",
@@ -56,7 +56,7 @@ class Scene:
         """Return whether no cap is anticipated any longer, and the kernel has the caps in both directions."""
         shown = read_status(self.throttler.socket)
         return (
-            both_subflows_known(self.throttler.socket)
+            knows_both_subflows(self.throttler.socket)
             and shown["in_step"]
             and (shown["counters"]["entries"], shown["counters"]["upload_entries"]) == (1, 1)
             and len(self.site.entries()) == 1
@@ -96,7 +96,7 @@ COMMON_DAMAGE = {
     "upload table": "nft delete table netdev mptcp_throttler",
     "rules of the upload table": "nft flush chain netdev mptcp_throttler ingress_wan0",
     "path manager": "sysctl -w net.mptcp.pm_type=0",
-    "stale count": "sysctl -w net.mptcp.stale_loss_cnt=4",
+    "stale loss count": "sysctl -w net.mptcp.stale_loss_cnt=4",
 }
 IPTABLES_DAMAGE = {
     "rules": "iptables-legacy -t mangle -F POSTROUTING",
@@ -136,19 +136,19 @@ def test_damage_to_nftables_is_repaired(scene: Scene, command: str) -> None:
 
 
 def check_repair(scene: Scene, command: str) -> None:
-    before, warnings = scene.kernel(), scene.warnings()
+    before, warnings = scene.stable_dump(), scene.warnings()
     scene.run(command)
     try:
-        until(lambda: scene.kernel() == before, timeout=REPAIR_TIMEOUT)
-    except AssertionError:
-        pytest.fail("\n".join(unified_diff(before.splitlines(), scene.kernel().splitlines(), n=0)))
+        until(lambda: scene.stable_dump() == before, timeout=REPAIR_TIMEOUT)
+    except TestbedError:
+        pytest.fail("\n".join(unified_diff(before.splitlines(), scene.stable_dump().splitlines(), n=0)))
     until(lambda: scene.warnings() > warnings, timeout=REPAIR_TIMEOUT)
 
 
 @IPTABLES
-@pytest.mark.parametrize("note", ["replaced.json", "sysctls.json"])
-def test_deleted_state_file_is_restored(scene: Scene, note: str) -> None:
-    path = Path(f"/proc/{scene.pid}/root/run/mptcp-throttler", note)
+@pytest.mark.parametrize("name", ["replaced.json", "sysctls.json"])
+def test_deleted_state_file_is_restored(scene: Scene, name: str) -> None:
+    path = Path(f"/proc/{scene.pid}/root/run/mptcp-throttler", name)
     before = path.read_text()
     path.unlink()
     until(path.exists, timeout=REPAIR_TIMEOUT)

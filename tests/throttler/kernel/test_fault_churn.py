@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which subflows are added and closed at a high rate: each is capped, and no state remains."""
+"""Tests in which subflows are added and closed at a high rate: each subflow is capped, and none leaves any state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faults import LONG_TIMEOUT
 from throttler_site import Site, clients, connected, listening, make_site, read_status, running, until
 
 from mptcp_common.throttler_needs import BACKENDS
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_throttler.kernel.bpf import LIMITS, METER
 
 pytestmark = pytest.mark.kernel
@@ -62,26 +62,26 @@ class Endpoints:
         assert not output, output
 
 
-def joins(site: Site) -> int:
+def count_joins(site: Site) -> int:
     """Return how many third ACKs of joins the proxy's kernel has accepted since it started."""
     return site.proxy.mib()["MPTcpExtMPJoinAckRx"]
 
 
-def subflows(site: Site) -> set[str]:
+def kernel_subflows(site: Site) -> set[str]:
     """Return the client's end of each subflow that the proxy's kernel has on the listening port."""
     lines = site.proxy.run(["ss", "-tnH", "state", "established", "sport", "=", ":3128"]).stdout.splitlines()
     ends = (line.split()[-1].rpartition(":") for line in lines)
     return {f"{address.strip('[]').removeprefix('::ffff:')} {port}" for address, _, port in ends}
 
 
-def changing_subflows_have_ended(site: Site) -> bool:
+def end_changing_subflows(site: Site) -> bool:
     """End the client's sockets at the changing addresses. Return whether the proxy has no subflow from them.
 
     If a join and the deletion of its endpoint happen at the same time in the client's kernel, the subflow might stay at
     both ends. This was never seen, and the throttler could not prevent it.
     """
     site.client.run(["ss", "-KtnH", "src", ENDPOINT_NETWORK, "dport", "=", ":3128"])
-    return not any(end.split()[0] in ADDRESSES for end in subflows(site))
+    return not any(end.split()[0] in ADDRESSES for end in kernel_subflows(site))
 
 
 @pytest.mark.nightly
@@ -100,7 +100,8 @@ def test_each_subflow_is_capped_and_no_state_remains(
     with running(site) as throttler, listening(site) as listener:
         pid = throttler.process.pid
 
-        def maps() -> tuple[int, int]:
+        def map_sizes() -> tuple[int, int]:
+            """Return the numbers of entries in the maps of limited and of metered sockets."""
             counts = []
             for name in (LIMITS, METER):
                 with open_map(pid, name) as (bpf, table):
@@ -109,21 +110,21 @@ def test_each_subflow_is_capped_and_no_state_remains(
 
         def is_in_step() -> bool:
             status = read_status(throttler.socket)
-            return bool(status["in_step"]) and site.entries().keys() == subflows(site) and maps()[1] == 0
+            return bool(status["in_step"]) and site.entries().keys() == kernel_subflows(site) and map_sizes()[1] == 0
 
         with connected(site, listener):
             until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and is_in_step(), timeout=LONG_TIMEOUT)
-            first, before, classes, map_sizes = (
+            counters_before, joins_before, entries_before, sizes_before = (
                 read_status(throttler.socket)["counters"]["tracker"],
-                joins(site),
+                count_joins(site),
                 site.entries(),
-                maps(),
+                map_sizes(),
             )
             endpoints = Endpoints(site)
             ends = time.monotonic() + TEST_SECONDS
             # A busy machine makes fewer joins in this time. The loop then continues.
-            while time.monotonic() < ends or joins(site) - before <= MIN_JOINS:
-                assert time.monotonic() < ends + LONG_TIMEOUT, joins(site)
+            while time.monotonic() < ends or count_joins(site) - joins_before <= MIN_JOINS:
+                assert time.monotonic() < ends + LONG_TIMEOUT, f"only {count_joins(site) - joins_before} joins"
                 endpoints.send(
                     *(
                         f"mptcp endpoint add {each} dev {device} id {100 + number} subflow"
@@ -135,9 +136,9 @@ def test_each_subflow_is_capped_and_no_state_remains(
                 time.sleep(PAUSE_SECONDS)
             endpoints.close()
             try:
-                until(lambda: changing_subflows_have_ended(site), timeout=LONG_TIMEOUT)
-                until(lambda: site.entries() == classes and is_in_step(), timeout=LONG_TIMEOUT)
-            except AssertionError as error:
+                until(lambda: end_changing_subflows(site), timeout=LONG_TIMEOUT)
+                until(lambda: site.entries() == entries_before and is_in_step(), timeout=LONG_TIMEOUT)
+            except TestbedError as error:
                 # Print the sockets of both kernels, so that the log shows which end is at fault.
                 listings = [
                     node.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
@@ -145,18 +146,22 @@ def test_each_subflow_is_capped_and_no_state_remains(
                 ]
                 status = read_status(throttler.socket)
                 summary = (
-                    f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
+                    f"{site.entries()}, was {entries_before}; maps {map_sizes()}; {status['in_step']=}; "
+                    f"{status['connections']}"
                 )
-                raise AssertionError("\n".join([summary, str(subflows(site)), *listings])) from error
-            accepted = joins(site) - before
+                raise AssertionError("\n".join([summary, str(kernel_subflows(site)), *listings])) from error
+            accepted = count_joins(site) - joins_before
             last = read_status(throttler.socket)["counters"]["tracker"]
-            activated = last["subflows_activated"] - first["subflows_activated"]
+            activated = last["subflows_activated"] - counters_before["subflows_activated"]
             print(f"{accepted} joins in {TEST_SECONDS:g} s or more, {activated} counted")
             assert activated == accepted
-            assert last["subflows_closed"] - first["subflows_closed"] == activated
-            assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
-            until(lambda: maps() == map_sizes, timeout=LONG_TIMEOUT)
+            assert last["subflows_closed"] - counters_before["subflows_closed"] == activated
+            assert (last["overflows"], last["disagreements"]) == (
+                counters_before["overflows"],
+                counters_before["disagreements"],
+            )
+            until(lambda: map_sizes() == sizes_before, timeout=LONG_TIMEOUT)
             shown = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
             # There is one class per client address, however often the client joined. An idle class is kept for a while.
             assert 2 <= shown.count("rate 5Mbit ceil 5Mbit") <= 2 + len(ADDRESSES), shown
-        until(lambda: not site.entries() and maps() == (0, 0), timeout=LONG_TIMEOUT)
+        until(lambda: not site.entries() and map_sizes() == (0, 0), timeout=LONG_TIMEOUT)

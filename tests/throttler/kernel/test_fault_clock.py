@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests with capped traffic while the clock is changed by a day and restored, or the host gets another time zone.
 
-Only the daemon's clock changes: a preloaded library adds seconds to the kernel's time; a file contains their number.
+Only the daemon's clock changes: a preloaded library adds the number of seconds in a file to the kernel's time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAY = 86_400
 NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
 """The daemon's time at its start: noon in Berlin on a Wednesday."""
 OTHER_TIME_ZONE = Path("/usr/share/zoneinfo/Pacific/Auckland")
-"""In this time zone, Thursday begins at that time."""
+"""In this time zone, it is midnight at `NOON`, and Thursday begins."""
 POLICY = """\
 version: 1
 time_zone: Europe/Berlin
@@ -136,8 +136,8 @@ def clock(site: Site) -> Clock:
 
 
 @contextmanager
-def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Iterator[Process]:
-    """Run a throttler with this *clock*, and with *local_time* as its /etc/localtime."""
+def running_with_clock(site: Site, library: Path, clock: Clock, local_time: Path) -> Iterator[Process]:
+    """Run a throttler that uses *clock*, and *local_time* as its /etc/localtime."""
     site.policy.write_text(POLICY)
     process = site.proxy.popen(
         [program("mptcp-throttler"), "run", "--config", str(site.config)],
@@ -178,15 +178,15 @@ def has_only_expected_caps(site: Site, *more: str) -> bool:
 def test_caps_follow_a_clock_changed_by_a_day_and_restored(
     site: Site, library: Path, clock: Clock, local_time: Path, days: int
 ) -> None:
-    with throttling(site, library, clock, local_time), connection(site) as ends, traffic(ends) as pulse:
+    with running_with_clock(site, library, clock, local_time), connection(site) as ends, traffic(ends) as pulse:
         until(lambda: clients(site.entries()) == [ALWAYS_CAPPED, CAPPED_IN_WINDOW], timeout=LONG_TIMEOUT)
         for _ in range(2):
-            rounds = pulse.count
+            trips_before = pulse.round_trips
             clock.set(datetime.fromtimestamp(NOON.timestamp() + days * DAY, UTC))
             until(lambda: has_only_expected_caps(site), timeout=LONG_TIMEOUT)
             clock.set(NOON)
             until(lambda: has_only_expected_caps(site, CAPPED_IN_WINDOW), timeout=LONG_TIMEOUT)
-            until(lambda before=rounds: pulse.count > before, timeout=LONG_TIMEOUT)  # type: ignore[misc]
+            until(lambda before=trips_before: pulse.round_trips > before, timeout=LONG_TIMEOUT)  # type: ignore[misc]
 
 
 @pytest.mark.nightly
@@ -194,7 +194,7 @@ def test_new_local_time_zone_changes_no_time_window(site: Site, library: Path, c
     """The time windows of a policy use the policy's own time zone."""
     if not OTHER_TIME_ZONE.exists():
         pytest.skip(f"NOT TESTED: there is no {OTHER_TIME_ZONE}")
-    with throttling(site, library, clock, local_time) as process, connection(site) as ends, traffic(ends):
+    with running_with_clock(site, library, clock, local_time) as process, connection(site) as ends, traffic(ends):
         until(lambda: clients(site.entries()) == [ALWAYS_CAPPED, CAPPED_IN_WINDOW], timeout=LONG_TIMEOUT)
         local_time.write_bytes(OTHER_TIME_ZONE.read_bytes())
         # Check that the daemon sees the new zone, and that its C library applies it.

@@ -49,10 +49,10 @@ class Scene:
         ):
             return False
         command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
-        show = self.site.proxy.run(["sh", "-c", command], check=False)
+        listing = self.site.proxy.run(["sh", "-c", command], check=False)
         return (
             all(
-                words in show.stdout
+                words in listing.stdout
                 for words in (
                     "qdisc htb 4d50: dev wan0 root",
                     "qdisc htb 4d50: dev mptcp-up root",
@@ -61,7 +61,7 @@ class Scene:
                     "rate 5Mbit",
                 )
             )
-            and show.stdout.count("rate 5Mbit ceil 5Mbit") == 2
+            and listing.stdout.count("rate 5Mbit ceil 5Mbit") == 2
             and self.table_is_complete(UPLOADS, "fwd to")
         )
 
@@ -113,6 +113,7 @@ COMMON_CHANGES = {
     "IFB device": ("ip link del mptcp-up", ": interface mptcp-up"),
     "all of nftables": ("nft flush ruleset", "(nft)"),
 }
+"""For each test: the command that changes the kernel, and what the throttler logs about the program that did it."""
 IPTABLES_CHANGES = {
     "the rules": ("iptables-legacy -t mangle -F", "does not report"),
     "the entries": ("ipset flush mptcp-throttler-4-3128", "does not report"),
@@ -176,7 +177,7 @@ def test_throttlers_own_changes_do_not_count_as_foreign(scene: Scene) -> None:
             until(lambda text=f"rate {rate[0]}Mbit": text in scene.classes(), timeout=LONG_TIMEOUT)  # type: ignore[misc]
         until(lambda: len(scene.site.entries()) == 1, timeout=LONG_TIMEOUT)
     until(scene.is_shaped, timeout=LONG_TIMEOUT)
-    assert scene.change_counters()["noticed"] == before
+    assert scene.change_counters()["noticed"] == before, "own changes were counted as foreign"
 
 
 def detach_program(scene: Scene, index: int) -> tuple[Change, IsRepaired]:
@@ -219,16 +220,16 @@ def check_repair(scene: Scene, command: str, logged_author: str) -> None:
 
 
 def change_and_check(scene: Scene, change: Change, is_repaired: IsRepaired, logged_author: str) -> None:
-    before, pulses_before = scene.change_counters(), scene.pulse.count
-    known_length = len(scene.throttler.process.output())
+    before, trips_before = scene.change_counters(), scene.pulse.round_trips
+    length_before = len(scene.throttler.process.output())
 
     def change_lines() -> list[str]:
-        return [each for each in scene.throttler.process.output()[known_length:].splitlines() if "changed by" in each]
+        return [each for each in scene.throttler.process.output()[length_before:].splitlines() if "changed by" in each]
 
     seconds = repair_seconds(change, is_repaired)
-    print(f"repaired after {seconds:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
+    print(f"repaired after {seconds:.2f} s; longest pause so far {scene.pulse.longest_pause:.2f} s")
     until(lambda: bool(change_lines()), timeout=LONG_TIMEOUT)
     assert all(logged_author in line for line in change_lines()), change_lines()
-    assert scene.change_counters()["repaired"] > before["repaired"]
+    assert scene.change_counters()["repaired"] > before["repaired"], "the repair was not counted"
     assert scene.is_shaped()
-    until(lambda: scene.pulse.count > pulses_before, timeout=LONG_TIMEOUT)
+    until(lambda: scene.pulse.round_trips > trips_before, timeout=LONG_TIMEOUT)

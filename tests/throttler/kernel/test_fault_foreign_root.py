@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which one interface gets a root qdisc that the throttler could not restore: caps on the other still work.
+"""Tests in which an interface gets a root qdisc that the throttler could not restore: the other one keeps its caps.
 
 The proxy has one interface per path. Capped traffic leaves through wan0; wan1 gets the root qdisc.
 """
@@ -56,14 +56,14 @@ class Scene:
     def has_caps(self, count: int) -> bool:
         """Return whether *count* connections have a cap, each with its own class."""
         entries = self.site.entries()
-        return clients(entries) == ["10.77.1.2"] * count and set(entries.values()) == caps(self.site, "wan0")
+        return clients(entries) == ["10.77.1.2"] * count and set(entries.values()) == cap_classes(self.site, "wan0")
 
 
 def tc(site: Site, command: str) -> str:
     return site.proxy.run(["tc", *command.split()]).stdout
 
 
-def caps(site: Site, name: str) -> set[str]:
+def cap_classes(site: Site, name: str) -> set[str]:
     """Return the classes of caps on an interface."""
     lines = tc(site, f"class show dev {name}").splitlines()
     return {line.split()[2] for line in lines if "rate 5Mbit" in line}
@@ -92,7 +92,9 @@ def running_with_traffic(site: Site) -> Iterator[Scene]:
             stack.enter_context(connected(site, listener))
 
         scene = Scene(site, throttler, connect)
-        until(lambda: scene.has_caps(1) and caps(site, "wan1") == caps(site, "wan0"), timeout=LONG_TIMEOUT)
+        until(
+            lambda: scene.has_caps(1) and cap_classes(site, "wan1") == cap_classes(site, "wan0"), timeout=LONG_TIMEOUT
+        )
         yield scene
 
 
@@ -108,16 +110,18 @@ def test_new_caps_work_on_the_other_interface_until_both_are_shaped_again(site: 
         assert (scene.count_in_log(LEFT_OUT), scene.count_in_log(SHAPED_AGAIN)) == (1, 0)
 
         def remove_foreign_root() -> None:
-            if FOREIGN_QDISC not in tc(site, "qdisc show dev wan1"):  # This is another attempt.
+            if FOREIGN_QDISC not in tc(site, "qdisc show dev wan1"):  # A further attempt.
                 scene.set_foreign_root()
             tc(site, "qdisc del dev wan1 root")
 
-        took = repair_seconds(remove_foreign_root, lambda: caps(site, "wan1") == caps(site, "wan0"))
+        took = repair_seconds(remove_foreign_root, lambda: cap_classes(site, "wan1") == cap_classes(site, "wan0"))
         print(f"shaped again after {took:.2f} s")
         assert scene.has_caps(3)
         assert scene.count_in_log(LEFT_OUT) == scene.count_in_log(SHAPED_AGAIN)
         scene.connect()
-        until(lambda: scene.has_caps(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=LONG_TIMEOUT)
+        until(
+            lambda: scene.has_caps(4) and cap_classes(site, "wan1") == cap_classes(site, "wan0"), timeout=LONG_TIMEOUT
+        )
     site.assert_nothing_left(before)
 
 

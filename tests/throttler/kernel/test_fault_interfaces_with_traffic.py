@@ -67,15 +67,16 @@ class Scene:
         return MIN_RATE < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
 
     def captures(self) -> dict[str, bool]:
+        """Return by interface whether the throttler captures on it."""
         captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER_TIMEOUT)[
             "captures"
         ]
         return captures
 
     def check_ethernet_traffic(self) -> None:
-        rounds = self.pulse.count
+        trips_before = self.pulse.round_trips
         self.data.wait_for_data()
-        until(lambda: self.pulse.count > rounds + 10, timeout=LONG_TIMEOUT)
+        until(lambda: self.pulse.round_trips > trips_before + 10, timeout=LONG_TIMEOUT)
 
 
 @pytest.fixture

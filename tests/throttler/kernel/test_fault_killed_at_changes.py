@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which the daemon is killed immediately after a change to the kernel, such as a step of a soft transition.
+"""Tests in which the daemon is killed immediately after a change to the kernel, such as a step of a soft start.
 
 The kernel's state is then consistent. The next throttler adopts this state and applies the policy's caps. After another
 kill, ``cleanup`` removes all state. Traffic never stops.
@@ -33,7 +33,7 @@ RATE, TOLERANCE = 5_000_000, 1.5
 KILLING = Path(__file__).with_name("killing_throttler.py")
 KILLED_AFTER = {
     "a class without its queue and entry": (UNCAPPED, CAPPED, "set class", 1),
-    "a step of a soft transition": (UNCAPPED, CAPPED, "update the map mptcp_throttler", 1),
+    "a step of a soft start": (UNCAPPED, CAPPED, "update the map mptcp_throttler", 1),
     "an entry": (UNCAPPED, CAPPED, "add 1 ", 1),
     "the deletion of a class's entry": (CAPPED, UNCAPPED, "remove 1 ", 1),
 }
@@ -67,7 +67,7 @@ def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: in
     return process.output().rsplit("killed after: ", 1)[1].strip()
 
 
-def start_successor(site: Site, listener: socket.socket, former: dict[str, str]) -> Throttler:
+def start_successor(site: Site, listener: socket.socket, former_entries: dict[str, str]) -> Throttler:
     """Start the next throttler, which must apply the policy's caps."""
     site.policy.write_text(CAPPED)
     throttler = site.start()
@@ -77,7 +77,7 @@ def start_successor(site: Site, listener: socket.socket, former: dict[str, str])
     )
     assert entries_have_classes(site)
     # The next throttler keeps the class of an existing entry, so that the cap is never lifted.
-    assert not former or site.entries() == former
+    assert not former_entries or site.entries() == former_entries
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     assert classes.count("rate 5Mbit ceil 5Mbit") == 1, classes
     return throttler
@@ -92,12 +92,12 @@ def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
     *policies, words, number = KILLED_AFTER[change]
     state = site.state()
     with listening(site) as listener, flood(site, listener) as data:
-        after = kill_throttler(site, (policies[0], policies[1]), words, number)
-        assert entries_have_classes(site), f"killed after: {after}"
+        last_change = kill_throttler(site, (policies[0], policies[1]), words, number)
+        assert entries_have_classes(site), f"killed after: {last_change}"
         data.wait_for_data()
-        former = site.entries()
-        assert bool(former) == (change == "an entry")
-        throttler = start_successor(site, listener, former)
+        former_entries = site.entries()
+        assert bool(former_entries) == (change == "an entry")
+        throttler = start_successor(site, listener, former_entries)
         rate = 0.0
 
         def is_capped() -> bool:
@@ -110,5 +110,5 @@ def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
         assert site.throttler("cleanup").returncode == 0
         data.wait_for_data()
         until(lambda: incoming_rate(site, ETHERNET, 0.5) > 2 * TOLERANCE * RATE, timeout=LONG_TIMEOUT)
-        print(f"{change}: killed after: {after}; then {rate / 1e6:.1f} Mbit/s")
+        print(f"{change}: killed after: {last_change}; then {rate / 1e6:.1f} Mbit/s")
     site.assert_nothing_left(state)

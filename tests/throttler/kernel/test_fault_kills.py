@@ -28,9 +28,9 @@ def entries_have_classes(site: Site) -> bool:
 @pytest.mark.nightly(except_for=("iptables",))
 def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
     # These times range from the first steps of the start to the middle of a reload.
-    times_of_kills = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
+    kill_times = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
     with listening(site) as listener, connected(site, listener) as ends, traffic(ends) as pulse:
-        for number, kill_time in enumerate(times_of_kills):
+        for number, kill_time in enumerate(kill_times):
             site.policy.write_text((POLICY, UNCAPPED)[number % 2])
             process = site.proxy.popen(
                 [program("mptcp-throttler"), "run", "--config", str(site.config)],
@@ -47,9 +47,9 @@ def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
                 process.kill()
                 assert entries_have_classes(site), f"killed after {kill_time:.2f} s"
             assert "Traceback" not in process.output()
-        rounds = pulse.count
+        trips_before = pulse.round_trips
         site.policy.write_text(POLICY)
         with running(site):
             until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
-            until(lambda: pulse.count > rounds, timeout=LONG_TIMEOUT)
+            until(lambda: pulse.round_trips > trips_before, timeout=LONG_TIMEOUT)
             assert entries_have_classes(site)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the ledger on a full disk, on a read-only disk, and with damaged pages. None of these is simulated.
+"""Tests for the ledger on a full disk, on a read-only disk, and with damaged pages. The faults are real, not simulated.
 
 The throttler reports the fault, keeps its caps, counts no byte twice, and keeps counts that it can write later.
 """
@@ -23,10 +23,10 @@ from faults import LONG_TIMEOUT, traffic
 from small_disk import fill, small_disk
 from throttler_site import (
     Site,
-    both_subflows_known,
     clients,
     connected,
     connection,
+    knows_both_subflows,
     listening,
     read_status,
     running,
@@ -98,11 +98,12 @@ def test_ledger_reports_a_full_and_a_read_only_disk(
     require("root")
     directory = tmp_path_factory.mktemp("ledger")
     # The mount is in a mount namespace that ends with the program.
-    mounted = 'mount -t tmpfs -o size=1m,mode=0700 tmpfs "$1" && exec "$2" -I -c "$3" "$1"'
-    command = ["unshare", "--mount", "sh", "-c", mounted, "sh", str(directory), sys.executable, PROGRAM]
+    script = 'mount -t tmpfs -o size=1m,mode=0700 tmpfs "$1" && exec "$2" -I -c "$3" "$1"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(directory), sys.executable, PROGRAM]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     ledger = f"ledger {directory}/ledger.sqlite"
+    # For each write, the error if there is one, and then the bytes in the ledger.
     assert done.stdout.splitlines() == [
         "1000",
         f"{ledger}: database or disk is full",
@@ -114,7 +115,7 @@ def test_ledger_reports_a_full_and_a_read_only_disk(
 
 @pytest.fixture
 def ledger_disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
-    """A disk that contains only the ledger. The policies of these tests are elsewhere."""
+    """A disk that contains only the ledger. The policy is not on it, so a test can always change the policy."""
     require("bpf-pacing")
     with small_disk(site.testbed.directory / "ledger-disk", 0o700) as ledger_disk:
         settings = {"netfilter": site.backend, "ledger": str(ledger_disk / "ledger.sqlite")}
@@ -175,7 +176,7 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
 def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_disk: Path) -> None:
     site.policy.write_text(CAPPED)
     with running(site) as throttler, connection(site) as ends, traffic(ends):
-        until(lambda: both_subflows_known(throttler.socket), timeout=LONG_TIMEOUT)
+        until(lambda: knows_both_subflows(throttler.socket), timeout=LONG_TIMEOUT)
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
         # Each mount has its own read-only flag, and the throttler has its own mount.
         remount = ["nsenter", "--target", str(throttler.process.pid), "--mount", "mount", "-o"]
@@ -195,7 +196,7 @@ def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_
 
 
 @pytest.fixture
-def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[[], object]]:
+def make_disk_fail(site: Site, require: Callable[..., None]) -> Iterator[Callable[[], object]]:
     """A disk that contains only the ledger.
 
     Yields a function that triggers a file system error, which makes the disk read-only.
@@ -209,11 +210,11 @@ def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[
     with image.open("wb") as file:
         file.truncate(4 << 20)
     subprocess.run([mkfs, "-q", "-O", "^has_journal", image], check=True)
-    mounted = subprocess.run(
+    mount = subprocess.run(
         ["mount", "-o", "loop,errors=remount-ro", image, ledger_disk], check=False, capture_output=True
     )
-    if mounted.returncode:
-        pytest.skip(f"this host mounts no ext4 from a file: {mounted.stderr.decode().strip()}")
+    if mount.returncode:
+        pytest.skip(f"this host mounts no ext4 from a file: {mount.stderr.decode().strip()}")
     try:
         ledger_disk.chmod(0o700)
         settings = {"netfilter": site.backend, "ledger": str(ledger_disk / "ledger.sqlite")}
@@ -221,14 +222,14 @@ def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[
         device = subprocess.run(
             ["findmnt", "-no", "SOURCE", ledger_disk], check=True, capture_output=True, text=True
         ).stdout
-        error = Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error")
-        yield lambda: error.write_text("a test", "ascii")
+        trigger = Path("/sys/fs/ext4", Path(device.strip()).name, "trigger_fs_error")
+        yield lambda: trigger.write_text("a test", "ascii")
     finally:
         subprocess.run(["umount", "--lazy", ledger_disk], check=True)
 
 
 @contextmanager
-def killed_afterwards(throttler: Throttler) -> Iterator[Throttler]:
+def kill_afterwards(throttler: Throttler) -> Iterator[Throttler]:
     """Kill the throttler at the end of the block, even if the test fails."""
     try:
         yield throttler
@@ -237,15 +238,15 @@ def killed_afterwards(throttler: Throttler) -> Iterator[Throttler]:
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
-def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failing_disk: Callable[[], object]) -> None:
+def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, make_disk_fail: Callable[[], object]) -> None:
     site.policy.write_text(COUNTED)
     with ExitStack() as stack:
         listener = stack.enter_context(listening(site))
         stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
-        throttler = stack.enter_context(killed_afterwards(site.start()))
+        throttler = stack.enter_context(kill_afterwards(site.start()))
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
         until(lambda: used_bytes(site) > 0, timeout=LONG_TIMEOUT)
-        failing_disk()
+        make_disk_fail()
         until(lambda: read_status(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
         assert read_status(throttler.socket)["ledger_error"].endswith(
             ("disk I/O error", "attempt to write a readonly database")
@@ -276,7 +277,7 @@ def overwrite_pages(ledger: Path) -> bytes:
             file.write(b"\xa5" * len(before))
             file.flush()
         database.execute("ROLLBACK")
-    make_others_read_again(ledger)
+    make_processes_read_again(ledger)
     return before
 
 
@@ -297,10 +298,10 @@ def repair(ledger: Path, pages: bytes) -> None:
     with ledger.open("r+b") as file:
         file.seek(-len(pages), os.SEEK_END)
         file.write(pages)
-    make_others_read_again(ledger)
+    make_processes_read_again(ledger)
 
 
-def make_others_read_again(ledger: Path) -> None:
+def make_processes_read_again(ledger: Path) -> None:
     """Change the first page, so that every process that has the database open reads all pages again."""
     with closing(sqlite3.connect(ledger, timeout=10, isolation_level=None)) as database:
         ((version,),) = database.execute("PRAGMA user_version").fetchall()

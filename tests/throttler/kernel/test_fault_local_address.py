@@ -3,8 +3,8 @@
 
 The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), and the client joins it from Ethernet. Ethernet has
 the cap, and now has two subflows, one to each address. If the announcing endpoint is removed with the address, the
-kernel closes the subflow, and the client joins again when both are restored. If only the address is removed, the
-subflow stalls until the address is restored.
+kernel closes the subflow to this address, and the client joins again when both are restored. If only the address is
+removed, the subflow stalls until the address is restored.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class Scene:
 
     def check_other_traffic(self) -> None:
         """Check that traffic over the other path and the plain TCP traffic continue."""
-        rounds = self.pulse.count
+        trips_before = self.pulse.round_trips
         self.data.wait_for_data()
         until(lambda: incoming_rate(self.site, WIFI, 1.0) > MIN_RATE, timeout=LONG_TIMEOUT)
-        until(lambda: self.pulse.count > rounds + 10, timeout=LONG_TIMEOUT)
+        until(lambda: self.pulse.round_trips > trips_before + 10, timeout=LONG_TIMEOUT)
 
 
 @pytest.fixture
@@ -126,18 +126,18 @@ def test_subflow_stalls_if_only_its_address_is_removed(scene: Scene) -> None:
     scene.check_other_traffic()
     # The kernel keeps the subflow, which may continue at any time. The throttler must therefore keep its cap.
     until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
-    stopped = scene.received_bytes()
+    received_before = scene.received_bytes()
     scene.check_other_traffic()
-    assert scene.received_bytes() == stopped
+    assert scene.received_bytes() == received_before
     scene.run(ADDRESS.format("add"))
-    until(lambda: scene.received_bytes() > stopped + 100_000, timeout=2 * LONG_TIMEOUT)
+    until(lambda: scene.received_bytes() > received_before + 100_000, timeout=2 * LONG_TIMEOUT)
     until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     scene.check_other_traffic()
 
 
 @pytest.mark.nightly
 def test_subflow_closes_if_its_address_and_endpoint_are_removed(scene: Scene) -> None:
-    joined = {end for end, local in scene.subflows().items() if local == SECOND_ADDRESS}
+    former_subflows = {end for end, local in scene.subflows().items() if local == SECOND_ADDRESS}
     scene.run(f"{ENDPOINT['del']}; {ADDRESS.format('del')}")
     scene.check_other_traffic()
     until(lambda: scene.is_correct(1), timeout=LONG_TIMEOUT)
@@ -145,6 +145,6 @@ def test_subflow_closes_if_its_address_and_endpoint_are_removed(scene: Scene) ->
     scene.run(f"{ADDRESS.format('add')}; {ENDPOINT['add']}")
     until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     # The client joined with a new subflow, which has a cap like the one before.
-    assert joined.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND_ADDRESS)
+    assert former_subflows.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND_ADDRESS)
     until(lambda: scene.received_bytes() > 100_000, timeout=LONG_TIMEOUT)
     scene.check_other_traffic()

@@ -11,26 +11,26 @@ from contextlib import nullcontext
 import faults
 import pytest
 import time_limit
-from faults import MAX_GAP, MAX_REPAIR_SECONDS, Pulse, allowed_seconds, longest_gap, repair_seconds
+from faults import MAX_PAUSE, MAX_REPAIR_SECONDS, Pulse, allowed_seconds, longest_pause, repair_seconds
 from throttler_site import until
 from time_limit import MAX_SLOWNESS
 
 
 @pytest.mark.parametrize(
-    ("slow", "stalls", "gap"),
+    ("slow", "stalls", "longest"),
     [
-        ([], [(0.0, 9.0)], 0.0),
-        ([(1.0, 4.0)], [], 3.0),
-        ([(1.0, 4.0)], [(0.0, 9.0)], 0.0),
-        ([(1.0, 4.0)], [(0.5, 1.5), (3.0, 3.5)], 2.0),
-        ([(1.0, 4.0), (5.0, 5.5)], [(1.0, 4.0)], 0.5),
-        ([(1.0, 4.0)], [(4.0, 9.0)], 3.0),
+        pytest.param([], [(0.0, 9.0)], 0.0, id="stall, but no slow round trip"),
+        pytest.param([(1.0, 4.0)], [], 3.0, id="no stall"),
+        pytest.param([(1.0, 4.0)], [(0.0, 9.0)], 0.0, id="stall longer than the round trip"),
+        pytest.param([(1.0, 4.0)], [(0.5, 1.5), (3.0, 3.5)], 2.0, id="two stalls"),
+        pytest.param([(1.0, 4.0), (5.0, 5.5)], [(1.0, 4.0)], 0.5, id="first of two slow round trips is a stall"),
+        pytest.param([(1.0, 4.0)], [(4.0, 9.0)], 3.0, id="stall after the round trip"),
     ],
 )
-def test_gap_excludes_time_in_which_the_machine_stalled(
-    slow: list[tuple[float, float]], stalls: list[tuple[float, float]], gap: float
+def test_longest_pause_excludes_time_in_which_the_machine_stalled(
+    slow: list[tuple[float, float]], stalls: list[tuple[float, float]], longest: float
 ) -> None:
-    assert longest_gap(slow, stalls) == gap
+    assert longest_pause(slow, stalls) == longest
 
 
 def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
@@ -47,30 +47,30 @@ def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(faults, "MAX_REPAIR_SECONDS", 0.1)
     monkeypatch.setattr(time_limit, "MAX_SLOWNESS", 1)
     now = 0.0
-    damaged: list[float] = []
+    damage_times: list[float] = []
 
     def damage() -> None:
-        damaged.append(now)
+        damage_times.append(now)
 
     def is_repaired() -> bool:
         nonlocal now
         now += 0.125
-        return now > damaged[-1] + 0.3
+        return now > damage_times[-1] + 0.3
 
-    with pytest.raises(AssertionError, match="repaired within none"):
+    with pytest.raises(AssertionError, match="no repair was within"):
         repair_seconds(damage, is_repaired, lambda: now)
-    assert len(damaged) == faults.ATTEMPTS
+    assert len(damage_times) == faults.ATTEMPTS
     # A single successful attempt within the time limit is enough.
-    took = repair_seconds(damage, lambda: len(damaged) > 4 or is_repaired(), lambda: now)
+    took = repair_seconds(damage, lambda: len(damage_times) > 4 or is_repaired(), lambda: now)
     assert took == 0
-    assert len(damaged) == 5
+    assert len(damage_times) == 5
 
 
-@pytest.mark.parametrize("pause", [0.0, MAX_GAP + 1])
-def test_traffic_that_pauses_for_long_fails(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pause", [0.0, MAX_PAUSE + 1], ids=["no pause", "long pause"])
+def test_only_traffic_with_a_long_pause_fails(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
     if pause:
         # Part of the pause may be subtracted because the machine stalled, so the limit is far below the pause.
-        monkeypatch.setattr(faults, "MAX_GAP", 0.2)
+        monkeypatch.setattr(faults, "MAX_PAUSE", 0.2)
     client, proxy = socket.socketpair()
     pauses = iter([0.0] * 10 + [pause])
 
@@ -83,7 +83,7 @@ def test_traffic_that_pauses_for_long_fails(pause: float, monkeypatch: pytest.Mo
     with ThreadPoolExecutor(1) as pool, client, proxy:
         answering = pool.submit(answer)
         pulse = Pulse(client, None)
-        until(lambda: pulse.count > 20)
+        until(lambda: pulse.round_trips > 20)
         with pytest.raises(AssertionError, match="traffic paused") if pause else nullcontext():
             pulse.stop()
         client.shutdown(socket.SHUT_WR)

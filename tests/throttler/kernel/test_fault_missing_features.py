@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,9 +23,9 @@ from missing_features import (
     NETLINK_NETFILTER,
     NETLINK_SOCK_DIAG,
     Refusal,
-    hiding_library,
-    refusing,
-    without_files,
+    compile_hiding_library,
+    hide_files,
+    refuse_system_calls,
 )
 from throttler_site import (
     IPPROTO_MPTCP,
@@ -55,18 +56,19 @@ STARTED = "throttling on wan0 with "
 
 @dataclass(frozen=True)
 class MissingFeature:
-    """A feature that the host lacks, and the message about it."""
+    """A feature that the host lacks, and the message that the throttler logs about it."""
 
-    line: str
+    message: str
     name: str | None = None
     """A name in netlink messages that the kernel does not know."""
     refusals: tuple[Refusal, ...] = ()
     files: str | None = None
-    empty: str | None = None
+    """Pattern for the names of missing libraries."""
+    empty_directory: str | None = None
     """A directory that is empty on this host."""
     netfilter: str = "iptables"
     policy: str = POLICY
-    runs: str | None = None
+    running_backend: str | None = None
     """Netfilter backend with which the throttler still runs, or None if it does not run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -92,7 +94,7 @@ MISSING_FEATURES = {
     "ipset": MissingFeature(
         "iptables: ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)", "hash:ip,port,ip"
     ),
-    "ipset, any backend allowed": MissingFeature("", "hash:ip,port,ip", netfilter="auto", runs="nftables"),
+    "ipset, any backend allowed": MissingFeature("", "hash:ip,port,ip", netfilter="auto", running_backend="nftables"),
     "netfilter": MissingFeature(
         "no netfilter backend: iptables: ipset does not answer (open a netlink socket: Protocol not supported; the "
         "kernel needs netfilter's netlink (module nfnetlink)); nftables: open a netlink socket",
@@ -121,39 +123,41 @@ MISSING_FEATURES = {
         refusals=refuse_socket(AF_NETLINK, NETLINK_SOCK_DIAG),
     ),
     "path-manager events": MissingFeature(
-        "no path-manager events; the sockets are listed every second instead", "mptcp_pm", runs="iptables"
+        "no path-manager events; the sockets are listed every second instead", "mptcp_pm", running_backend="iptables"
     ),
     "BPF": MissingFeature(
         "create the BPF map mptcp_throttler: Operation not permitted; caps begin without pacing",
         refusals=(("bpf", {}, errno.EPERM),),
-        runs="iptables",
+        running_backend="iptables",
     ),
     "libbpf": MissingFeature(
-        "; bytes after a subflow's last sample are not counted", files="libbpf.so*", runs="iptables"
+        "; bytes after a subflow's last sample are not counted", files="libbpf.so*", running_backend="iptables"
     ),
     "Multipath TCP": MissingFeature(
         "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap applies",
         "mptcp_pm",
         refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
-        empty="/proc/sys/net/mptcp",
-        runs="iptables",
+        empty_directory="/proc/sys/net/mptcp",
+        running_backend="iptables",
     ),
     "Multipath TCP, steering by order": MissingFeature(
         "read sysctl net.mptcp.pm_type: No such file or directory; the kernel has no Multipath TCP (option MPTCP), "
         "or is older than 5.19",
         "mptcp_pm",
         refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
-        empty="/proc/sys/net/mptcp",
+        empty_directory="/proc/sys/net/mptcp",
         policy=STEERING_POLICY,
     ),
-    "types of the kernel": MissingFeature(
-        "sockets that send nothing keep their limits until they send", empty="/sys/kernel/btf", runs="iptables"
+    "BTF": MissingFeature(
+        "sockets that send nothing keep their limits until they send",
+        empty_directory="/sys/kernel/btf",
+        running_backend="iptables",
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
+def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables", "ifb", "bpf-pacing")
     return make_site("iptables", make_module_testbed, require)
 
@@ -162,45 +166,45 @@ def command_without(missing: MissingFeature, directory: Path, argv: Sequence[str
     """Return *argv* changed so that it runs on a host without the feature *missing*, and the environment for it."""
     argv, env = list(argv), {}
     if missing.name is not None:
-        env = {"LD_PRELOAD": str(hiding_library(directory)), "HIDDEN": missing.name}
+        env = {"LD_PRELOAD": str(compile_hiding_library(directory)), "HIDDEN": missing.name}
     if missing.refusals:
-        argv = refusing(missing.refusals, argv)
+        argv = refuse_system_calls(missing.refusals, argv)
     if missing.files is not None:
-        argv = without_files(missing.files, directory, argv)
+        argv = hide_files(missing.files, directory, argv)
     return argv, env
 
 
-def start(host: Site, missing: MissingFeature, directory: Path) -> Process:
+def start(site: Site, missing: MissingFeature, directory: Path) -> Process:
     """Start a throttler on a host without the feature *missing*, and wait until it works or has ended."""
-    write_throttler_config(host.proxy, host.policy, settings={"netfilter": missing.netfilter, **missing.settings})
-    host.policy.write_text(missing.policy)
-    argv, env = command_without(missing, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
-    mounts = dict(throttler_mounts(host.proxy))
-    if missing.empty is not None:
-        mounts[missing.empty] = str(directory)
-    process = host.proxy.popen(argv, name="throttler", mounts=mounts, env=env)
+    write_throttler_config(site.proxy, site.policy, settings={"netfilter": missing.netfilter, **missing.settings})
+    site.policy.write_text(missing.policy)
+    argv, env = command_without(missing, directory, [program("mptcp-throttler"), "run", "--config", str(site.config)])
+    mounts = dict(throttler_mounts(site.proxy))
+    if missing.empty_directory is not None:
+        mounts[missing.empty_directory] = str(directory)
+    process = site.proxy.popen(argv, name="throttler", mounts=mounts, env=env)
     until(lambda: not process.running or STARTED in process.output(), timeout=2 * LONG_TIMEOUT)
     return process
 
 
 @pytest.mark.nightly(except_for=("[HTB]", "any backend", "[BPF]"))
 @pytest.mark.parametrize("missing", MISSING_FEATURES.values(), ids=MISSING_FEATURES)
-def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: Path, missing: MissingFeature) -> None:
-    before = host.state()
-    process = start(host, missing, tmp_path)
-    if missing.runs is not None:
-        assert STARTED + missing.runs in process.output()
-        process.signal(15)
-    assert process.wait(60) == (0 if missing.runs is not None else 1), process.output()
+def test_throttler_reports_a_missing_feature_in_one_line(site: Site, tmp_path: Path, missing: MissingFeature) -> None:
+    before = site.state()
+    process = start(site, missing, tmp_path)
+    if missing.running_backend is not None:
+        assert STARTED + missing.running_backend in process.output()
+        process.signal(signal.SIGTERM)
+    assert process.wait(60) == (0 if missing.running_backend is not None else 1), process.output()
     output = process.output()
-    assert sum(missing.line in line for line in output.splitlines()) == 1 or not missing.line, output
+    assert sum(missing.message in line for line in output.splitlines()) == 1 or not missing.message, output
     assert "Traceback" not in output
-    host.assert_nothing_left(before)
+    site.assert_nothing_left(before)
 
 
 ALL_MISSING_FEATURES = {**MISSING_FEATURES, "forwarding at ingress": MissingFeature("", "fwd", policy=UPLOAD_POLICY)}
-"""Only the check finds the last one early: the daemon would notice it at the first upload that it caps."""
-REPORTED_BY_CHECK = {
+"""Only the check reports the lack of the last feature early. The daemon would notice it at the first capped upload."""
+REPORTED_BY_CHECK = {  # For each missing feature, a part of the only message about it.
     "libpcap": "libpcap cannot be loaded: ",
     "libnftables": "libnftables cannot be loaded: ",
     "libbpf": "warning: libbpf.so.1 cannot be loaded: ",
@@ -237,42 +241,42 @@ REPORTED_BY_DOCTOR = {
 
 @pytest.mark.nightly(except_for=("HTB", "libpcap"))
 @pytest.mark.parametrize("name", REPORTED_BY_CHECK)
-def test_check_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
+def test_check_reports_a_missing_feature(site: Site, tmp_path: Path, name: str) -> None:
     """Defect: the check found no errors on a kernel that lacked HTB, the configured backend, or IFB for uploads."""
     missing, words = ALL_MISSING_FEATURES[name], REPORTED_BY_CHECK[name]
-    write_throttler_config(host.proxy, host.policy, settings={"netfilter": missing.netfilter})
-    host.policy.write_text(missing.policy)
-    check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
+    write_throttler_config(site.proxy, site.policy, settings={"netfilter": missing.netfilter})
+    site.policy.write_text(missing.policy)
+    check = [program("mptcp-throttler"), "check", "--config", str(site.config)]
     for is_missing in (False, True):
         argv, env = command_without(missing, tmp_path, check) if is_missing else (check, {})
-        process = host.proxy.popen(argv, name="check", env=env)
+        process = site.proxy.popen(argv, name="check", env=env)
         status, output = process.wait(60), process.output()
-        assert status == (1 if is_missing and missing.runs is None else 0), output
+        assert status == (1 if is_missing and missing.running_backend is None else 0), output
         # Ignore the messages that no proxy listens here, and that no client network is directly connected.
         ignored = " errors", "nobody listens", "note: paths: "
         reported = [line for line in output.splitlines() if not any(each in line for each in ignored)]
         assert [words in each for each in reported] == [True] * (is_missing and bool(words)), output
 
 
-def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(host: Site, tmp_path: Path) -> None:
-    write_throttler_config(host.proxy, host.policy, settings={"netfilter": "nftables"})
-    host.policy.write_text(POLICY)
-    check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
+def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(site: Site, tmp_path: Path) -> None:
+    write_throttler_config(site.proxy, site.policy, settings={"netfilter": "nftables"})
+    site.policy.write_text(POLICY)
+    check = [program("mptcp-throttler"), "check", "--config", str(site.config)]
     argv, env = command_without(MISSING_FEATURES["IFB"], tmp_path, check)
-    process = host.proxy.popen(argv, name="check", env=env)
+    process = site.proxy.popen(argv, name="check", env=env)
     assert process.wait(60) == 0, process.output()
 
 
 @pytest.mark.nightly(except_for=("HTB",))
 @pytest.mark.parametrize("name", REPORTED_BY_DOCTOR)
-def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
+def test_doctor_reports_a_missing_feature(site: Site, tmp_path: Path, name: str) -> None:
     """Defect: the doctor did not mention IFB, socket diagnostics, packet sockets and nftables at ingress.
 
     Without nfnetlink, libnftables ended the doctor's process, and nothing was reported.
     """
     expected = REPORTED_BY_DOCTOR[name]
     argv, env = command_without(ALL_MISSING_FEATURES[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
-    process = host.proxy.popen(argv, name="doctor", env=env)
+    process = site.proxy.popen(argv, name="doctor", env=env)
     process.wait(120)
     output = process.output()
     findings = {each["check"]: each for each in json.loads(output[output.index("[") : output.rindex("]") + 1])}
@@ -280,74 +284,74 @@ def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str)
     assert {line: findings[line]["status"] for line in lines} == {**dict.fromkeys(lines, "ok"), **expected}
 
 
-def test_throttler_reports_disabled_mptcp_and_caps_once_it_is_enabled(host: Site, tmp_path: Path) -> None:
+def test_throttler_reports_disabled_mptcp_and_caps_once_it_is_enabled(site: Site, tmp_path: Path) -> None:
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
-    with host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
-        process = start(host, MissingFeature("", runs="iptables"), tmp_path)
+    with site.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
+        process = start(site, MissingFeature("", running_backend="iptables"), tmp_path)
         assert "Multipath TCP is switched off (net.mptcp.enabled = 0): " in process.output()
-    with connection(host):
-        until(lambda: len(host.entries()) == 1, timeout=LONG_TIMEOUT)
-    process.signal(15)
+    with connection(site):
+        until(lambda: len(site.entries()) == 1, timeout=LONG_TIMEOUT)
+    process.signal(signal.SIGTERM)
     assert process.wait(60) == 0
 
 
-def test_connections_of_an_older_listener_are_capped_after_mptcp_is_disabled(host: Site, tmp_path: Path) -> None:
+def test_connections_of_an_older_listener_are_capped_after_mptcp_is_disabled(site: Site, tmp_path: Path) -> None:
     """Defect: the log claimed that such connections have one subflow and are capped only with min_subflows 1."""
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
-    with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
-        process = start(host, MissingFeature("", runs="iptables"), tmp_path)
+    with listening(site) as listener, site.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
+        process = start(site, MissingFeature("", running_backend="iptables"), tmp_path)
         assert "older listeners and their connections continue" in process.output()
-        with connected(host, listener):
-            until(lambda: len(host.entries()) == 1, timeout=LONG_TIMEOUT)
-        with host.proxy.entered(), pytest.raises(OSError, match=os.strerror(errno.ENOPROTOOPT)):
+        with connected(site, listener):
+            until(lambda: len(site.entries()) == 1, timeout=LONG_TIMEOUT)
+        with site.proxy.entered(), pytest.raises(OSError, match=os.strerror(errno.ENOPROTOOPT)):
             socket.socket(socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP)
-    process.signal(15)
+    process.signal(signal.SIGTERM)
     assert process.wait(60) == 0
 
 
-def test_plain_connections_are_not_capped_on_a_kernel_without_mptcp(host: Site, tmp_path: Path) -> None:
-    before = host.state()
-    process = start(host, replace(MISSING_FEATURES["Multipath TCP"], policy=ONE_SUBFLOW_POLICY), tmp_path)
+def test_plain_connections_are_not_capped_on_a_kernel_without_mptcp(site: Site, tmp_path: Path) -> None:
+    before = site.state()
+    process = start(site, replace(MISSING_FEATURES["Multipath TCP"], policy=ONE_SUBFLOW_POLICY), tmp_path)
     output = process.output()
     assert "no path-manager events; the sockets are listed every second instead" in output
-    with connection(host, protocol=IPPROTO_TCP) as (client, proxy):
+    with connection(site, protocol=IPPROTO_TCP) as (client, proxy):
         proxy.sendall(bytes(100_000))
         received = 0
         while received < 100_000:
             received += len(client.recv(100_000))
         # The daemon has read the segments that passed its capture filter.
-        status_socket = Path(throttler_mounts(host.proxy)["/run/mptcp-throttler"]) / STATUS_SOCKET
+        status_socket = Path(throttler_mounts(site.proxy)["/run/mptcp-throttler"]) / STATUS_SOCKET
         until(lambda: read_status(status_socket)["counters"]["observers"]["segments"] > 0, timeout=LONG_TIMEOUT)
         status = read_status(status_socket)
-        assert (status["connections"], host.entries()) == ([], {})
-    process.signal(15)
+        assert (status["connections"], site.entries()) == ([], {})
+    process.signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert "ERROR" not in process.output()
     assert "Traceback" not in process.output()
-    host.assert_nothing_left(before)
+    site.assert_nothing_left(before)
 
 
-def test_caps_follow_socket_lists_if_there_are_no_path_manager_events(host: Site, tmp_path: Path) -> None:
-    process = start(host, replace(MISSING_FEATURES["path-manager events"], settings={"verify_interval": 600}), tmp_path)
-    with connection(host):
-        until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
+def test_caps_follow_socket_lists_if_there_are_no_path_manager_events(site: Site, tmp_path: Path) -> None:
+    process = start(site, replace(MISSING_FEATURES["path-manager events"], settings={"verify_interval": 600}), tmp_path)
+    with connection(site):
+        until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
     # An entry is kept for some time, because data of its subflow may be in flight.
-    until(lambda: not host.entries(), timeout=DRAIN_SECONDS + LONG_TIMEOUT)
-    process.signal(15)
+    until(lambda: not site.entries(), timeout=DRAIN_SECONDS + LONG_TIMEOUT)
+    process.signal(signal.SIGTERM)
     assert process.wait(60) == 0
 
 
-def test_second_throttler_in_the_network_namespace_is_refused(host: Site, tmp_path: Path) -> None:
-    first = start(host, MissingFeature(""), tmp_path)
-    before = host.kernel_dump()
+def test_second_throttler_in_the_network_namespace_is_refused(site: Site, tmp_path: Path) -> None:
+    first = start(site, MissingFeature(""), tmp_path)
+    before = site.kernel_dump()
     other = tmp_path / "state"
     other.mkdir()
     for number in range(3):
         other_paths = {"state_directory": str(other), "status_socket": str(other / "s")}
-        second = start(host, MissingFeature("", settings=other_paths), tmp_path)
+        second = start(site, MissingFeature("", settings=other_paths), tmp_path)
         assert second.wait(60) == 1, number
         expected = f"mptcp-throttler already runs in this network namespace: process {first.pid}"
         assert expected in second.output()
-    assert host.kernel_dump() == before
-    first.signal(15)
+    assert site.kernel_dump() == before
+    first.signal(signal.SIGTERM)
     assert first.wait(60) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which bursts of connections overflow the throttler's buffers: it corrects its state within seconds.
+"""Tests in which bursts of connections overflow the throttler's buffers: its state is corrected within seconds.
 
 The buffers have the kernel's minimum size, and the throttler is stopped (SIGSTOP) while connections open and close, so
 events are lost. No periodic comparison repairs the state.
@@ -120,8 +120,8 @@ def throttler(site: Site) -> Iterator[Throttler]:
     wait_until(
         lambda: "throttling on" in process.output(), "the throttler works", timeout=LONG_TIMEOUT, process=process
     )
-    started = next(path for target, path in mounts.items() if target == "/run/mptcp-throttler")
-    yield Throttler(site.proxy, process, type(site.policy)(started), config)
+    run_directory = next(path for target, path in mounts.items() if target == "/run/mptcp-throttler")
+    yield Throttler(site.proxy, process, type(site.policy)(run_directory), config)
     process.signal(signal.SIGTERM)
     assert process.wait(60) == 0, process.output()
     assert "Traceback" not in process.output()
@@ -136,7 +136,9 @@ def traffic_during_the_burst(site: Site) -> Iterator[None]:
         client.settimeout(LONG_TIMEOUT)
         client.connect((site.proxy.service_address(), PORT))
         with traffic((client, None)):
-            wait_until(lambda: len(kernel_subflows(site)) == 2, "both subflows", timeout=LONG_TIMEOUT)
+            wait_until(
+                lambda: len(kernel_subflows(site)) == 2, "the connection has both subflows", timeout=LONG_TIMEOUT
+            )
             yield
 
 
@@ -148,18 +150,19 @@ def test_state_is_corrected_after_lost_events(site: Site, throttler: Throttler) 
 
 def check_recovery(burst: Burst, site: Site, throttler: Throttler) -> None:
     process = throttler.process
-    tried = []
+    corrections = []
 
-    def has(subflows: int) -> bool:
+    def kernel_has(subflows: int) -> bool:
         return len(kernel_subflows(site)) == subflows
 
     for number in range(ROUNDS):
+        # The last burst only closes the many connections of the previous one.
         count = CONNECTIONS if number < ROUNDS - 1 else 3
         process.signal(signal.SIGSTOP)
         try:
             burst.open_connections(count)
             # The joins follow the connections.
-            wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=LONG_TIMEOUT)
+            wait_until(partial(kernel_has, 2 + 2 * count), "all connections have both subflows", timeout=LONG_TIMEOUT)
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
             process.signal(signal.SIGCONT)
@@ -170,9 +173,9 @@ def check_recovery(burst: Burst, site: Site, throttler: Throttler) -> None:
             # Entries of ended subflows are kept for some time, because data may be in flight.
             return status_subflows(throttler) == expected and site.entries().keys() >= capped and is_shaped(site)
 
-        tried.append(measure_time(is_correct))
-        print(f"{len(expected)} subflows: {tried[-1].seconds:.2f} s later")
-    assert any(each.is_in_time for each in tried), tried
+        corrections.append(measure_time(is_correct))
+        print(f"{len(expected)} subflows: corrected after {corrections[-1].seconds:.2f} s")
+    assert any(each.is_in_time for each in corrections), corrections
     counters = read_status(throttler.socket)["counters"]["observers"]
     output = process.output()
     # Check that events really were lost.

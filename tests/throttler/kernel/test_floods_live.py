@@ -34,8 +34,8 @@ from mptcp_throttler.mptcp.segment import parse_frame
 
 pytestmark = pytest.mark.kernel
 FLOOD_SECONDS, FRAMES_PER_SECOND, BURST = 5.0, 10_000, 100
-MIN_PER_SECOND = FRAMES_PER_SECOND / 5
-"""Required mean rate of the whole flood, segments per second. A busy machine sends late, and faster afterwards. The
+MIN_FRAMES_PER_SECOND = FRAMES_PER_SECOND / 5
+"""Required mean rate of the whole flood. A busy machine sends late, and faster afterwards. The
 test prints the measured rate. The limit is low, because sender, proxy and throttler share the processors with
 other programs."""
 MIN_GUESSES_PER_SECOND = FRAMES_PER_SECOND / 2
@@ -48,7 +48,7 @@ joins."""
 WRONG_HMAC = "MPTcpExtMPJoinAckHMacFailure"
 FRAME_COUNT = 4000
 """Number of different frames."""
-MIN_SEGMENTS_READ = MIN_PER_SECOND * FLOOD_SECONDS
+MIN_SEGMENTS_READ = MIN_FRAMES_PER_SECOND * FLOOD_SECONDS
 """Minimum number of segments that the throttler must read. It may use half of a processor for reading."""
 MAX_RELATIVE_COST = 15.0
 """Maximum CPU time of the daemon per segment, including all its other work, relative to the time that only parsing a
@@ -80,7 +80,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return site
 
 
-def frames(proxy_link: Link, kind: str, token: int = 0) -> list[bytes]:
+def forge_frames(proxy_link: Link, kind: str, token: int = 0) -> list[bytes]:
     from mptcp_layers import MpCapable, MpJoinAck, MpJoinSyn, tcp_option
 
     rng = random.Random(8684)
@@ -105,17 +105,17 @@ def frames(proxy_link: Link, kind: str, token: int = 0) -> list[bytes]:
 
 
 class Flood:
-    """A thread that sends `FRAMES_PER_SECOND`."""
+    """A thread that sends frames at the rate `FRAMES_PER_SECOND`."""
 
     def __init__(self, proxy_link: Link, frames: list[bytes]) -> None:
-        self.count, self._over, self._batches = 0, threading.Event(), proxy_link.batches(frames, BURST)
+        self.sent, self._over, self._batches = 0, threading.Event(), proxy_link.batches(frames, BURST)
         self._begin = time.monotonic()
         self._sender = threading.Thread(target=self._send)
 
     def _send(self) -> None:
         while not self._over.is_set():
-            self.count += self._batches.send()
-            self._over.wait(max(0.0, self._begin + self.count / FRAMES_PER_SECOND - time.monotonic()))
+            self.sent += self._batches.send()
+            self._over.wait(max(0.0, self._begin + self.sent / FRAMES_PER_SECOND - time.monotonic()))
 
     @property
     def seconds(self) -> float:
@@ -123,8 +123,8 @@ class Flood:
 
     def is_too_short(self) -> bool:
         """Return whether the flood has been too short or too slow so far."""
-        assert self.seconds < FLOOD_TIMEOUT, f"{self.count} in {self.seconds:.0f} s are not a flood"
-        return self.seconds < FLOOD_SECONDS or self.count < MIN_PER_SECOND * self.seconds
+        assert self.seconds < FLOOD_TIMEOUT, f"only {self.sent} frames were sent in {self.seconds:.0f} s"
+        return self.seconds < FLOOD_SECONDS or self.sent < MIN_FRAMES_PER_SECOND * self.seconds
 
     def __enter__(self) -> Flood:
         self._sender.start()
@@ -135,7 +135,7 @@ class Flood:
         self._sender.join()
 
 
-def memory_of(pid: int) -> int:
+def resident_kilobytes(pid: int) -> int:
     (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1])
 
@@ -167,9 +167,9 @@ def kernel_has_both_caps(site: Site) -> bool:
 def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> None:
     with running(site) as throttler, listening(site) as listener, link(site) as proxy_link, connected(site, listener):
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
-        forged, pid = frames(proxy_link, kind), throttler.process.pid
-        read = count_segments_read(throttler)
-        memory, used, begin = memory_of(pid), process_seconds(pid), time.monotonic()
+        forged, pid = forge_frames(proxy_link, kind), throttler.process.pid
+        read_before = count_segments_read(throttler)
+        memory_before, cpu_before, begin = resident_kilobytes(pid), process_seconds(pid), time.monotonic()
         with Flood(proxy_link, forged) as flood:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
@@ -179,16 +179,16 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
                     assert kernel_has_both_caps(site)
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
-            spent, seconds = process_seconds(pid) - used, time.monotonic() - begin
-            sent, received = flood.count, count_segments_read(throttler) - read
+            spent, seconds = process_seconds(pid) - cpu_before, time.monotonic() - begin
+            sent, received = flood.sent, count_segments_read(throttler) - read_before
         cost = spent / received / seconds_per_frame
         print(
             f"{kind}: {sent / seconds:.0f}/s, {received / sent:.2f} read for each, {spent / seconds:.0%} of a CPU, "
             f"{cost:.1f} times the cost of parsing"
         )
-        assert received > MIN_SEGMENTS_READ
+        assert received > MIN_SEGMENTS_READ, "the throttler read too few segments"
         assert cost < MAX_RELATIVE_COST
-        assert memory_of(pid) - memory < MAX_MEMORY_GROWTH
+        assert resident_kilobytes(pid) - memory_before < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
@@ -199,17 +199,18 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         listener.listen(BACKLOG)
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
         (token,) = (int(each["token"], 16) for each in read_status(throttler.socket)["connections"])
-        core, pid, forged = site.testbed["core"], throttler.process.pid, frames(proxy_link, "right token", token)
-        file, program = core.directory / "joins", compile_guessing(core)
-        file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
-        before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), memory_of(pid)
+        core, pid, forged = site.testbed["core"], throttler.process.pid, forge_frames(proxy_link, "right token", token)
+        frames_file, program = core.directory / "joins", compile_guessing(core)
+        frames_file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
+        before, memory_before = counters(throttler), resident_kilobytes(pid)
+        refused_before = site.proxy.mib().get(WRONG_HMAC, 0)
 
         def refused_hmacs() -> int:
             """Return how many HMACs the kernel has refused."""
-            return int(site.proxy.mib().get(WRONG_HMAC, 0)) - kernel
+            return int(site.proxy.mib().get(WRONG_HMAC, 0)) - refused_before
 
-        used, begin = process_seconds(pid), time.monotonic()
-        attacker = core.popen([str(program), "to-proxy", str(file), str(FRAMES_PER_SECOND)])
+        cpu_before, begin = process_seconds(pid), time.monotonic()
+        attacker = core.popen([str(program), "to-proxy", str(frames_file), str(FRAMES_PER_SECOND)])
         try:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
@@ -223,21 +224,21 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
                     assert kernel_has_both_caps(site)
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
-            spent, after, guessed = process_seconds(pid) - used, counters(throttler), refused_hmacs()
+            spent, after, guessed = process_seconds(pid) - cpu_before, counters(throttler), refused_hmacs()
             seconds = time.monotonic() - begin
         finally:
             attacker.kill()
         refused = after["tracker"]["joins_refused"] - before["tracker"]["joins_refused"]
         increase = {name: count - before["observers"][name] for name, count in after["observers"].items()}
         read, dropped, resyncs = (increase[name] for name in ("segments", "segments_dropped", "resyncs"))
-        cost, growth = spent / read / seconds_per_frame, memory_of(pid) - memory
+        cost, growth = spent / read / seconds_per_frame, resident_kilobytes(pid) - memory_before
         print(
             f"refused by kernel and throttler: {guessed / seconds:.0f}/s, {refused / seconds:.0f}/s; segments read and "
             f"dropped: {read / seconds:.0f}/s, {dropped / seconds:.0f}/s; {resyncs} resyncs in {seconds:.1f} s; "
             f"{spent / seconds:.0%} of a processor, {cost:.1f} times the cost of parsing, {growth} kB more"
         )
-        assert refused > 0
-        assert read > MIN_SEGMENTS_READ
+        assert refused > 0, "the throttler read no refused join"
+        assert read > MIN_SEGMENTS_READ, "the throttler read too few segments"
         assert resyncs <= MAX_RESYNCS_PER_SECOND * seconds + 2
         assert cost < MAX_RELATIVE_COST
         assert spent < START_CPU_SECONDS + MAX_CPU_SHARE * seconds
@@ -277,7 +278,7 @@ def test_proxy_serves_clients_during_a_flood(squid_site: tuple[Site, Origin, Pro
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
     with running(site) as throttler, link(site) as proxy_link, idle_connection(site, origin):
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
-        forged, memory = frames(proxy_link, "MP_CAPABLE"), memory_of(squid)
+        forged, memory_before = forge_frames(proxy_link, "MP_CAPABLE"), resident_kilobytes(squid)
         with Flood(proxy_link, forged) as flood:
             downloads = 0
             while flood.is_too_short() or not downloads:
@@ -286,8 +287,11 @@ def test_proxy_serves_clients_during_a_flood(squid_site: tuple[Site, Origin, Pro
                 downloads += 1
                 assert EXPECTED in paths_and_caps(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
-        print(f"{flood.count / flood.seconds:.0f}/s during {downloads} downloads; {memory_of(squid) - memory} kB more")
-        assert memory_of(squid) - memory < MAX_MEMORY_GROWTH
+        print(
+            f"{flood.sent / flood.seconds:.0f}/s during {downloads} downloads; "
+            f"{resident_kilobytes(squid) - memory_before} kB more"
+        )
+        assert resident_kilobytes(squid) - memory_before < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 

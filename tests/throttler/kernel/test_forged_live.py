@@ -21,9 +21,9 @@ from throttler_site import (
     IPPROTO_MPTCP,
     PORT,
     Site,
-    both_subflows_known,
     clients,
     connection,
+    knows_both_subflows,
     make_site,
     read_status,
     running,
@@ -89,8 +89,8 @@ def send_and_wait(throttler: Throttler, proxy_link: Link, frames: list[bytes], p
 
 def lookups_are_complete(throttler: Throttler) -> bool:
     """Return whether the daemon has asked the kernel about every doubtful subflow."""
-    status = read_status(throttler.socket)["counters"]
-    return bool(status["observers"]["questions"] > 0 and status["tables"]["questions"] == 0)
+    counters = read_status(throttler.socket)["counters"]
+    return bool(counters["observers"]["questions"] > 0 and counters["tables"]["questions"] == 0)
 
 
 def segments_read(throttler: Throttler) -> int:
@@ -99,7 +99,10 @@ def segments_read(throttler: Throttler) -> int:
 
 
 def forgeries(proxy_link: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
-    """Return forged frames. Some lifted a cap in earlier versions. The last list makes the daemon ask the kernel."""
+    """Return three lists of forged frames. Some of them lifted a cap in earlier versions.
+
+    They change priorities, replace a connection, or end it. The last list makes the daemon ask the kernel.
+    """
     from mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
 
     opening = tcp_option(MpCapable())
@@ -144,7 +147,7 @@ def forgeries(proxy_link: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[
 def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
     with running(site) as throttler, connection(site, family) as (client, proxy), link(site) as proxy_link:
         capped_client = [site.client.address("eth0", family)]
-        until(lambda: both_subflows_known(throttler.socket))
+        until(lambda: knows_both_subflows(throttler.socket))
         until(lambda: clients(site.entries()) == capped_client)
         reported = check_capped(throttler)
         for frames in forgeries(proxy_link, client_endpoints(reported)):
@@ -161,23 +164,23 @@ def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
 @pytest.mark.nightly(except_for=("nftables",))
 def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
     """Most of these options are malformed, or have an undefined subtype."""
-    randomness = random.Random(1)
+    rng = random.Random(1)
     options = [
-        bytes([30, length, subtype << 4 | randomness.getrandbits(4)]) + randomness.randbytes(length - 3)
+        bytes([30, length, subtype << 4 | rng.getrandbits(4)]) + rng.randbytes(length - 3)
         for subtype in SUBTYPES
         for length in LENGTHS
     ]
     with running(site) as throttler, connection(site), link(site) as proxy_link:
-        until(lambda: both_subflows_known(throttler.socket))
+        until(lambda: knows_both_subflows(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         reported, entries, before = check_capped(throttler), site.entries(), segments_read(throttler)
         kinds = list(itertools.product(client_endpoints(reported).values(), FLAGS, (False, True)))
         for number, (end, flags, from_proxy) in enumerate(kinds):
-            frames = proxy_link.with_each(end, options, flags=flags, from_proxy=from_proxy)
+            frames = proxy_link.frames_with_options(end, options, flags=flags, from_proxy=from_proxy)
             send_and_wait(throttler, proxy_link, frames, 20_000 + number)
         sent = len(options) * len(kinds)
         assert segments_read(throttler) > before + sent // 4, (
-            "the throttler read the incoming options, except most DSS options"
+            "the throttler ignored more than most DSS options and the options with the proxy's address"
         )
         assert read_status(throttler.socket)["counters"]["observers"]["segments_dropped"] == 0
         assert check_capped(throttler)["token"] == reported["token"]
@@ -187,7 +190,7 @@ def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
 @pytest.mark.nightly(except_for=("nftables",))
 def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as proxy_link:
-        until(lambda: both_subflows_known(throttler.socket))
+        until(lambda: knows_both_subflows(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         end = client_endpoints(check_capped(throttler))["wifi"]
         before = segments_read(throttler)
@@ -196,6 +199,7 @@ def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> No
             proxy_link,
             [proxy_link.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100,
         )
+        # The daemon read the marker, but not the 300 forged segments.
         assert before < segments_read(throttler) < before + 100
 
 
@@ -203,11 +207,11 @@ def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> No
 def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
     """The third ACK of the handshake has the keys of both sides."""
     with running(site) as throttler, connection(site), link(site) as proxy_link:
-        until(lambda: both_subflows_known(throttler.socket))
+        until(lambda: knows_both_subflows(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         reported = check_capped(throttler)
-        proxy_link.handshake((UNUSED_ADDRESS, 10_000))
-        send_and_wait(throttler, proxy_link, [])
+        proxy_link.fake_handshake((UNUSED_ADDRESS, 10_000))
+        send_and_wait(throttler, proxy_link, [])  # Wait until the daemon has read the handshake.
         assert check_capped(throttler)["token"] == reported["token"]
         assert clients(site.entries()) == ["10.77.1.2"]
 
@@ -288,7 +292,7 @@ def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: 
                     with proxy:
                         client.sendall(b"?")
                         assert proxy.recv(1) == b"?"
-                        until(partial(has_its_cap, throttler, port))
+                        until(partial(has_expected_caps, throttler, port))
 
 
 @pytest.mark.nightly(except_for=("nftables",))
@@ -310,7 +314,7 @@ def capped_by_interface(throttler: Throttler, port: int | None = None) -> dict[s
     }
 
 
-def has_its_cap(throttler: Throttler, port: int) -> bool:
+def has_expected_caps(throttler: Throttler, port: int) -> bool:
     return capped_by_interface(throttler, port) == {"wan0": False, "wan1": True}
 
 

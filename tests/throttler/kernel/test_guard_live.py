@@ -167,7 +167,7 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
         (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
         return ethernet["upload"]["rate"] or 0
 
-    def in_force() -> bool:
+    def is_in_force() -> bool:
         return status()["counters"]["upload_entries"] == 1 and rate() == 5_000_000
 
     def sent_bytes() -> int:
@@ -184,7 +184,7 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
             and 10_000_000 < ethernet["upload"]["rate"] < 36_000_000
         )
 
-    wait_until(in_force, "the cap is in force")
+    wait_until(is_in_force, "the cap is in force")
     before = sent_bytes()
     wait_until(lambda: sent_bytes() > before + 5_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
@@ -192,4 +192,4 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(is_relaxed, "the cap is relaxed")
     wait_until(lambda: status()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
-    wait_until(in_force, "the cap is in force again")
+    wait_until(is_in_force, "the cap is in force again")

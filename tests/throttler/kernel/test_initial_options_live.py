@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a new socket sends into the class of its cap from its first segment."""
+"""Tests that a new socket sends into the class of its cap from its first segment.
+
+The throttler makes no decision about a socket while it is stopped (SIGSTOP): the socket is undecided.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ from throttler_site import Site, connection, running, until
 from mptcp_lab.testbed.services import Throttler
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
-SEGMENT = 1400
-"""Number of bytes: less than one MSS."""
+SEGMENT_BYTES = 1400
+"""Less than one MSS."""
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +75,9 @@ def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family:
             # Each end has sent one byte of data so far. ACKs and FINs do not go into the class.
             assert capped_bytes(site) < 200
             for _ in range(10):
-                proxy.sendall(bytes(SEGMENT))
-                assert len(client.recv(SEGMENT)) > 0
-            assert capped_bytes(site) > 10 * SEGMENT * 0.9
+                proxy.sendall(bytes(SEGMENT_BYTES))
+                assert len(client.recv(SEGMENT_BYTES)) > 0
+            assert capped_bytes(site) > 10 * SEGMENT_BYTES * 0.9
             assert not site.entries()
 
 
@@ -84,14 +87,14 @@ def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             for _ in range(60):
-                proxy.sendall(bytes(SEGMENT))
-                remaining = SEGMENT
+                proxy.sendall(bytes(SEGMENT_BYTES))
+                remaining = SEGMENT_BYTES
                 while remaining:
                     remaining -= len(client.recv(remaining))
             before = capped_bytes(site)
-            assert before < 60 * SEGMENT * 0.9, "the socket left the class during the transfer"
-            proxy.sendall(bytes(SEGMENT))
-            assert client.recv(SEGMENT)
+            assert before < 60 * SEGMENT_BYTES * 0.9, "the socket did not leave the class during the transfer"
+            proxy.sendall(bytes(SEGMENT_BYTES))
+            assert client.recv(SEGMENT_BYTES)
             assert capped_bytes(site) == before
 
 
@@ -102,21 +105,21 @@ def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> Non
         with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             assert unsent_limits(site) == {625}, "the limit is not the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
-                proxy.sendall(bytes(SEGMENT))
-                remaining = SEGMENT
+                proxy.sendall(bytes(SEGMENT_BYTES))
+                remaining = SEGMENT_BYTES
                 while remaining:
                     remaining -= len(client.recv(remaining))
             assert unsent_limits(site) == {65_536}
 
 
 @pytest.mark.nightly(except_for=("nftables",))
-def test_client_known_to_have_one_path_leaves_the_class(site: Site) -> None:
+def test_socket_leaves_the_class_if_its_client_has_one_path(site: Site) -> None:
     with running(site):
         with site.client.link_down("wlan0"), connection(site) as (client, proxy):
             until(lambda: bool(site.uncapped()))
             before = capped_bytes(site)
-            proxy.sendall(bytes(SEGMENT))
-            assert client.recv(SEGMENT)
+            proxy.sendall(bytes(SEGMENT_BYTES))
+            assert client.recv(SEGMENT_BYTES)
             assert capped_bytes(site) == before
         # The entry is removed with the connection.
         until(lambda: not site.uncapped())

@@ -33,27 +33,27 @@ def test_nftables_backend_registers_no_iptables_table(make_testbed: Callable[...
     site = ThrottledSite.start_on(make_testbed(), settings={"netfilter": "nftables", "verify_interval": 1})
     assert registered_tables(site) == ""
 
-    def command(*words: str) -> None:
+    def run_command(*words: str) -> None:
         argv = [site.node.program("mptcp-throttler"), *words, "--config", str(site.config)]
-        done = site.node.popen(argv, name=f"throttler-{words[0]}", mounts=throttler_mounts(site.node))
-        assert done.wait(60) == 0, done.output()
-        assert registered_tables(site) == "", words
+        process = site.node.popen(argv, name=f"throttler-{words[0]}", mounts=throttler_mounts(site.node))
+        assert process.wait(60) == 0, process.output()
+        assert registered_tables(site) == "", f"{words[0]} registered a table"
 
     throttler = site.start(CAPPED)
     assert registered_tables(site) == "", "the start registered a table"
     site.reload(throttler, UNCAPPED)
     wait_until(lambda: "policy reloaded" in throttler.process.output(), "the policy is reloaded")
     assert registered_tables(site) == "", "the reload registered a table"
-    command("status")
-    command("check")
-    command("plan", "--live")
+    run_command("status")
+    run_command("check")
+    run_command("plan", "--live")
     site.stop_cleanly(throttler)
     assert registered_tables(site) == "", "the stop registered a table"
     throttler = site.start(CAPPED)
     throttler.process.signal(signal.SIGKILL)
     throttler.process.wait(60)
-    command("cleanup")
-    command("cleanup")
+    run_command("cleanup")
+    run_command("cleanup")
     throttler = site.start(CAPPED)
     assert registered_tables(site) == ""
     site.stop_cleanly(throttler)

@@ -27,7 +27,7 @@ AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate
 because it would set only the class."""
 PATH_RATE = 100.0
 """Rate of the capped path in Mbit/s."""
-SUBFLOW = re.compile(r"10\.77\.1\.")
+ETHERNET = re.compile(r"10\.77\.1\.")
 
 
 def search_group(pattern: str, text: str) -> str:
@@ -51,13 +51,17 @@ class Site(ThrottledSite):
         finally:
             self.abort(client)
 
-    def subflows(self) -> dict[bool, str]:
-        """Return the output of ss(8) for both subflows. The key True is the Ethernet subflow."""
+    def subflows(self) -> dict[str, str]:
+        """Return the output of ss(8) for the subflow of each path."""
         listing = self.node.run(["ss", "-tineH", "sport", "=", ":3128"]).stdout.replace("\n\t", " ")
-        return {bool(SUBFLOW.search(line)): line for line in listing.splitlines() if "bytes_acked" in line}
+        return {
+            "ethernet" if ETHERNET.search(line) else "wifi": line
+            for line in listing.splitlines()
+            if "bytes_acked" in line
+        }
 
-    def limits(self) -> dict[bool, int | None]:
-        """Return the pacing limits of both subflows in bit/s."""
+    def limits(self) -> dict[str, int | None]:
+        """Return the pacing limit of each path's subflow, in bit/s."""
         found = {each: re.search(r"pacing_rate \d+bps/(\d+)bps", line) for each, line in self.subflows().items()}
         return {each: match and int(match[1]) for each, match in found.items()}
 
@@ -65,7 +69,7 @@ class Site(ThrottledSite):
         """Return the rate of the Ethernet subflow over *seconds*, in Mbit/s."""
 
         def acknowledged_bytes() -> int:
-            return int(search_group(r"bytes_acked:(\d+)", self.subflows()[True]))
+            return int(search_group(r"bytes_acked:(\d+)", self.subflows()["ethernet"]))
 
         began = time.monotonic()
         before = acknowledged_bytes()
@@ -73,8 +77,8 @@ class Site(ThrottledSite):
         # Divide by the actual time, because ss itself may take long.
         return (acknowledged_bytes() - before) * 8e-6 / (time.monotonic() - began)
 
-    def unsent_limits(self) -> dict[bool, int]:
-        """Return TCP_NOTSENT_LOWAT of both subflows' sockets. ss(8) does not show it. 0 is the kernel's default."""
+    def unsent_limits(self) -> dict[str, int]:
+        """Return TCP_NOTSENT_LOWAT of each path's socket, which ss(8) does not show. 0 is the kernel's default."""
         cookies = {each: int(search_group(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
             found = unsent_limits_of_sockets()
@@ -92,14 +96,14 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 def test_cleanup_restores_the_speed_of_a_download(site: Site) -> None:
     throttler = site.start(CAPPED)
     with site.download():
-        wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
+        wait_until(lambda: site.limits() == {"ethernet": 2_000_000, "wifi": None}, "the capped subflow is paced")
         kill(throttler)
         assert site.megabits_per_second(1) < 4
         assert throttler.socket.exists()
         output = site.cleanup()
         assert "the pacing limit of 1 subflow lifted" in output
         assert not throttler.socket.exists()
-        assert site.limits() == {True: None, False: None}
+        assert site.limits() == {"ethernet": None, "wifi": None}
         wait_until(lambda: site.megabits_per_second(1) > PATH_RATE / 5, "the download uses the whole path again")
 
 
@@ -113,7 +117,7 @@ def paused_download_of_killed_throttler(site: Site) -> Iterator[None]:
     """Start a capped download, stop the client, so that no more data are acknowledged, and kill the throttler."""
     throttler = site.start(CAPPED)
     with site.download() as client:
-        wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
+        wait_until(lambda: site.limits() == {"ethernet": 2_000_000, "wifi": None}, "the capped subflow is paced")
         client.signal(signal.SIGSTOP)
         wait_until(lambda: site.megabits_per_second(1) == 0, "the client's buffers are full")
         kill(throttler)
@@ -122,17 +126,17 @@ def paused_download_of_killed_throttler(site: Site) -> Iterator[None]:
 
 def test_cleanup_removes_all_limits_of_a_paused_download(site: Site) -> None:
     with paused_download_of_killed_throttler(site):
-        assert site.limits()[True] is not None
+        assert site.limits()["ethernet"] is not None
         site.cleanup()
-        assert site.limits() == {True: None, False: None}
-        assert site.unsent_limits() == {True: 0, False: 0}
+        assert site.limits() == {"ethernet": None, "wifi": None}
+        assert site.unsent_limits() == {"ethernet": 0, "wifi": 0}
 
 
 def test_successor_without_caps_removes_all_limits_of_a_paused_download(site: Site) -> None:
     with paused_download_of_killed_throttler(site):
         successor = site.start(UNCAPPED)
-        wait_until(lambda: site.limits() == {True: None, False: None}, "the limit is lifted")
-        assert site.unsent_limits() == {True: 0, False: 0}
+        wait_until(lambda: site.limits() == {"ethernet": None, "wifi": None}, "the limit is lifted")
+        assert site.unsent_limits() == {"ethernet": 0, "wifi": 0}
         site.stop_cleanly(successor)
 
 
@@ -140,18 +144,18 @@ def test_successor_without_caps_removes_all_limits_of_a_paused_download(site: Si
 def test_successor_and_stop_remove_the_initial_limits_of_a_subflow(site: Site) -> None:
     throttler = site.start(AT_ONCE)
     with site.download():
-        assert site.limits() == {True: None, False: None}
-        assert site.unsent_limits()[True] > 0
+        assert site.limits() == {"ethernet": None, "wifi": None}
+        assert site.unsent_limits()["ethernet"] > 0
         kill(throttler)
         successor = site.start(UNCAPPED)
-        assert site.unsent_limits() == {True: 0, False: 0}
+        assert site.unsent_limits() == {"ethernet": 0, "wifi": 0}
         site.stop_cleanly(successor)
     throttler = site.start(CAPPED)
     with site.download():
-        wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
+        wait_until(lambda: site.limits() == {"ethernet": 2_000_000, "wifi": None}, "the capped subflow is paced")
         site.stop_cleanly(throttler)
-        assert site.limits() == {True: None, False: None}
-        assert site.unsent_limits() == {True: 0, False: 0}
+        assert site.limits() == {"ethernet": None, "wifi": None}
+        assert site.unsent_limits() == {"ethernet": 0, "wifi": 0}
 
 
 def test_cleanup_does_not_mention_sockets_if_none_was_changed(site: Site) -> None:

@@ -51,10 +51,10 @@ class Site:
     def connect(self) -> Connection:
         return Connection(self.testbed["client"], self.testbed["proxy"].service_address())
 
-    def get(self, connection: Connection) -> None:
+    def download(self, connection: Connection) -> None:
         assert len(connection.get(self.url)[2]) == FILE_BYTES
 
-    def wifi(self) -> dict[str, Any]:
+    def wifi_subflow(self) -> dict[str, Any]:
         """Return the status of the capped subflow."""
         found = [each for c in self.throttler.status()["connections"] for each in c["subflows"]]
         return next((each for each in found if each["remote"].startswith("10.77.2.")), {})
@@ -78,29 +78,29 @@ def test_low_cap_subflow_rests_and_works_when_the_other_path_is_down(
     require("htb", "bpf-pacing")
     site = Site.start_on(make_testbed(), control)
     with site.connect() as connection:
-        site.get(connection)
-        wait_until(lambda: site.wifi().get("pacing_limit") == 0, "the capped subflow rests")
-        carried = site.wifi()["bytes_sent"]
+        site.download(connection)
+        wait_until(lambda: site.wifi_subflow().get("pacing_limit") == 0, "the capped subflow rests")
+        sent_before = site.wifi_subflow()["bytes_sent"]
         for _ in range(5):
-            site.get(connection)
-        assert site.wifi()["bytes_sent"] < carried + FILE_BYTES // 20
-        assert "rests" in site.wifi()["reason"]
+            site.download(connection)
+        assert site.wifi_subflow()["bytes_sent"] < sent_before + FILE_BYTES // 20
+        assert "rests" in site.wifi_subflow()["reason"]
         with site.without_ethernet():
-            wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "the capped subflow no longer rests")
-            site.get(connection)
+            wait_until(lambda: site.wifi_subflow().get("pacing_limit", 0) is None, "the capped subflow no longer rests")
+            site.download(connection)
 
 
-def test_stop_ends_the_rest_of_a_low_cap_subflow(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_low_cap_subflow_does_not_rest_after_a_stop(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "bpf-pacing")
     site = Site.start_on(make_testbed(), "bbr")
     with site.connect() as connection:
-        site.get(connection)
+        site.download(connection)
         wait_until(lambda: not site.has_pacing_rate(), "the capped subflow rests")
         site.throttler.process.signal(signal.SIGTERM)
         site.throttler.process.wait(60)
         assert site.has_pacing_rate()
         with site.without_ethernet():
-            site.get(connection)
+            site.download(connection)
 
 
 def test_join_rests_from_its_acceptance(make_testbed: Callable[..., Testbed], require: Any) -> None:
@@ -111,15 +111,15 @@ def test_join_rests_from_its_acceptance(make_testbed: Callable[..., Testbed], re
     require("htb", "bpf-pacing")
     site = Site.start_on(make_testbed(), "bbr")
     with site.connect() as connection:
-        site.get(connection)
-        wait_until(lambda: site.wifi().get("pacing_limit") == 0, "the policy is in force")
+        site.download(connection)
+        wait_until(lambda: site.wifi_subflow().get("pacing_limit") == 0, "the policy is in force")
     site.throttler.process.signal(signal.SIGSTOP)
     try:
         with site.connect() as connection:
-            site.get(connection)
+            site.download(connection)
             assert not site.has_pacing_rate()
-            # On a busy machine the connection retransmits some segments over the resting subflow. The scheduler's unit
-            # is 32 kB.
+            # On a busy machine, some segments are retransmitted over the resting subflow, but they are less than the
+            # 32 kB that the scheduler gives to a subflow at a time.
             sent = re.search(r"bytes_sent:(\d+)", site.testbed["proxy"].run(LIST_WIFI_SUBFLOWS).stdout)
             assert sent is None or int(sent[1]) < 20_000
     finally:
@@ -131,7 +131,7 @@ def test_join_that_gets_no_cap_stops_resting(make_testbed: Callable[..., Testbed
     require("htb", "bpf-pacing")
     site = Site.start_on(make_testbed(), "bbr", POLICY.replace("10.77.2.0/24", "10.77.0.0/16"))
     with site.connect() as connection:
-        site.get(connection)
-        wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "the join no longer rests")
+        site.download(connection)
+        wait_until(lambda: site.wifi_subflow().get("pacing_limit", 0) is None, "the join no longer rests")
         with site.without_ethernet():
-            site.get(connection)
+            site.download(connection)

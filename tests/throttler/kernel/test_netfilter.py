@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Contract tests of the Netfilter port, for iptables with ipset, for nftables, and for the fake."""
+"""Tests for the Netfilter backends. iptables with ipset, nftables and the fake must behave in the same way."""
 
 from __future__ import annotations
 
@@ -87,20 +87,20 @@ def test_one_call_creates_five_thousand_entries(netfilter: Netfilter) -> None:
 
 def test_remove_leaves_nothing_and_may_be_repeated(netfilter: Netfilter, host: LiveNode) -> None:
     dump = "iptables-legacy-save -t mangle; ip6tables-legacy-save -t mangle; ipset save; nft list ruleset"
-    strip = f"({dump}) | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'"
+    stripped_dump = f"({dump}) | grep -v '^#' | sed 's/\\[[0-9:]*\\]//'"
     host.run(["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-p", "tcp", "-j", "MARK", "--set-mark", "7"])
-    before = host.run(["sh", "-c", strip]).stdout
+    before = host.run(["sh", "-c", stripped_dump]).stdout
 
     async def scenario() -> str:
         await netfilter.prepare()
         await netfilter.upsert_entries(ENTRIES)
-        during = host.run(["sh", "-c", strip]).stdout
+        during = host.run(["sh", "-c", stripped_dump]).stdout
         await netfilter.remove()
         await netfilter.remove()
         return during
 
     during = asyncio.run(scenario())
-    after = host.run(["sh", "-c", strip]).stdout
+    after = host.run(["sh", "-c", stripped_dump]).stdout
     host.run(["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"])
     assert after == before
     assert "--set-mark 0x7" in after or "--set-xmark 0x7" in after
@@ -127,7 +127,7 @@ def test_foreign_sets_with_a_similar_name_stay(host: LiveNode, require: object) 
             host.run(["ipset", "destroy", name])
 
 
-def test_second_adapter_adopts_the_entries_of_the_first(host: LiveNode, require: object) -> None:
+def test_second_backend_object_adopts_the_entries_of_the_first(host: LiveNode, require: object) -> None:
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
 
     async def scenario(backend: str) -> None:
@@ -184,13 +184,15 @@ def test_foreign_rule_that_cannot_be_read_is_a_kernel_error(
         _, netfilter = open_netfilter("iptables", OWNERSHIP)
         from iptc.xtables import xtables
 
-        find = xtables.find_match
+        find_match = xtables.find_match
         try:
             await netfilter.prepare()
             rule = ["-m", "mark", "--mark", "7", "-j", "MARK", "--set-mark", "8"]
             host.run(["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", *rule])
             with monkeypatch.context() as patch:
-                patch.setattr(xtables, "find_match", lambda self, name: None if name == "mark" else find(self, name))
+                patch.setattr(
+                    xtables, "find_match", lambda self, name: None if name == "mark" else find_match(self, name)
+                )
                 with pytest.raises(KernelError, match="can't find match mark"):
                     await netfilter.check()
             assert await netfilter.check() == []
@@ -258,7 +260,7 @@ def test_event_loop_is_not_blocked_while_ten_thousand_entries_change(host: LiveN
     entries = {four_tuple(number): Target(0x10 + number % 7, TARGET.mark) for number in range(10_000)}
     loop_runs = 0
 
-    async def count() -> None:
+    async def count_loop_runs() -> None:
         nonlocal loop_runs
         while True:
             loop_runs += 1
@@ -267,7 +269,7 @@ def test_event_loop_is_not_blocked_while_ten_thousand_entries_change(host: LiveN
     async def scenario(backend: str) -> None:
         nonlocal loop_runs
         _, netfilter = open_netfilter(backend, OWNERSHIP)
-        counter = asyncio.create_task(count())
+        counter = asyncio.create_task(count_loop_runs())
         try:
             await netfilter.prepare()
             for work in (
@@ -277,7 +279,7 @@ def test_event_loop_is_not_blocked_while_ten_thousand_entries_change(host: LiveN
             ):
                 loop_runs = 0
                 await work
-                assert loop_runs > 10
+                assert loop_runs > 10, f"during the work, the loop ran only {loop_runs} times"
         finally:
             counter.cancel()
             await netfilter.remove()

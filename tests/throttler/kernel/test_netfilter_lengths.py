@@ -20,8 +20,8 @@ from mptcp_throttler.shaping.commands import NftTable
 
 pytestmark = pytest.mark.kernel
 
-FOUR_TUPLES = {False: FourTuple(ip_address("10.77.8.2").packed, 3128, ip_address("10.77.1.2").packed, 40000),
-        True: FourTuple(ip_address("fd77:8::2").packed, 3128, ip_address("fd77:1::2").packed, 40000)}  # fmt: skip
+FOUR_TUPLES = (FourTuple(ip_address("10.77.8.2").packed, 3128, ip_address("10.77.1.2").packed, 40000),
+        FourTuple(ip_address("fd77:8::2").packed, 3128, ip_address("fd77:1::2").packed, 40000))  # fmt: skip
 COUNTING_TABLE = (
     "table inet counting { chain c { type filter hook postrouting priority 0; "
     "meta mark & 0xff0000 == 0x10000 counter; }; }"
@@ -40,7 +40,7 @@ def send(four_tuple: FourTuple, octets: int) -> None:
 def marked_segments(host: LiveNode, octets: int) -> int:
     """Return how many of two segments, one of each IP version, got the throttler's mark."""
     host.run(["nft", COUNTING_TABLE])
-    for each in FOUR_TUPLES.values():
+    for each in FOUR_TUPLES:
         send(each, octets)
     rules = json.loads(host.run(["nft", "-j", "list", "table", "inet", "counting"]).stdout)["nftables"]
     host.run(["nft", "delete", "table", "inet", "counting"])
@@ -62,9 +62,10 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
         _, netfilter = open_netfilter(backend, OWNERSHIP)
         try:
             await netfilter.prepare()
-            await netfilter.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
+            await netfilter.upsert_entries(dict.fromkeys(FOUR_TUPLES, TARGET))
             # The longest TCP header has 60 bytes, so one more byte is data.
-            assert [marked_segments(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
+            marked = {octets: marked_segments(host, octets) for octets in (0, 40, 41, 1400)}
+            assert marked == {0: 0, 40: 0, 41: 2, 1400: 2}
         finally:
             await netfilter.remove()
             netfilter.close()
@@ -73,7 +74,7 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
         asyncio.run(scenario())
 
 
-def test_rules_of_a_version_without_a_length_match_are_replaced(host: LiveNode, require: object) -> None:
+def test_rules_of_an_older_version_without_length_match_are_replaced(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -81,14 +82,14 @@ def test_rules_of_a_version_without_a_length_match_are_replaced(host: LiveNode, 
         await first.prepare()
         for line in NftTable(OWNERSHIP).table():
             host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
-        await first.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
+        await first.upsert_entries(dict.fromkeys(FOUR_TUPLES, TARGET))
         assert marked_segments(host, 0) == 2
         first.close()
         _, second = open_netfilter("nftables", OWNERSHIP)
         try:
             await second.prepare()
             assert await second.check() == []
-            assert [marked_segments(host, octets) for octets in (0, 41)] == [0, 2]
+            assert {octets: marked_segments(host, octets) for octets in (0, 41)} == {0: 0, 41: 2}
         finally:
             await second.remove()
             second.close()

@@ -98,9 +98,9 @@ ADD_ELEMENT = "add element inet mptcp_throttler"
 
 def test_foreign_entries_in_our_map_are_replaced_and_removed(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
-    key = "{} . {} . 10.77.8.2 . 3128"
+    key_format = "{} . {} . 10.77.8.2 . 3128"
     foreign = [four_tuple(number) for number in (5, 6, 7)]
-    keys = [key.format(ip_address(each.remote), each.remote_port) for each in foreign]
+    keys = [key_format.format(ip_address(each.remote), each.remote_port) for each in foreign]
 
     async def scenario() -> None:
         _, netfilter = open_netfilter("nftables", OWNERSHIP)

@@ -3,7 +3,7 @@
 
 The kernel accepts joins while any process on the host listens to path-manager events, in any network namespace. A
 throttler in another namespace would therefore hide a keeper that does not listen. So the tests read from the kernel
-which sockets in the proxy's namespace listen. Joins are refused only while no process in another namespace listens.
+which sockets in the proxy's namespace listen. A join is refused only if no process in another namespace listens either.
 """
 
 from __future__ import annotations
@@ -79,17 +79,17 @@ class Site(ThrottledSite):
         return all(found.get(port) == 2 for port in ports)
 
     @contextmanager
-    def with_one_path(self) -> Iterator[Callable[[], None]]:
+    def second_path_removed(self) -> Iterator[Callable[[], None]]:
         """Remove the client's second endpoint. Yields a function that adds it again, so that all connections join."""
         client = self.testbed["client"]
         shown = [line.split() for line in client.run([*ENDPOINT, "show"]).stdout.splitlines()]
         ((address, _id, number, *_),) = (words for words in shown if words[0] == client.address("wlan0"))
-        missing = [[*ENDPOINT, "add", address, "id", number, "subflow", "dev", "wlan0"]]
+        endpoints_to_add = [[*ENDPOINT, "add", address, "id", number, "subflow", "dev", "wlan0"]]
         client.run([*ENDPOINT, "delete", "id", number])
 
         def join() -> None:
-            while missing:
-                client.run(missing.pop())
+            while endpoints_to_add:
+                client.run(endpoints_to_add.pop())
 
         try:
             yield join
@@ -122,9 +122,9 @@ class Site(ThrottledSite):
 
 def subscribed_sockets(listing: Path) -> set[int]:
     """Return the inodes of the netlink sockets in *listing* that listen to the path manager's events."""
-    bit = 1 << (find_family()[1] - 1)
+    group_bit = 1 << (find_family()[1] - 1)
     rows = [line.split() for line in listing.read_text().splitlines()[1:]]
-    return {int(row[9]) for row in rows if int(row[1]) == NETLINK_GENERIC and int(row[3], 16) & bit}
+    return {int(row[9]) for row in rows if int(row[1]) == NETLINK_GENERIC and int(row[3], 16) & group_bit}
 
 
 def any_process_listens() -> bool:
@@ -192,7 +192,7 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
     assert site.sysctls() == ["1", "3"]
     (keeper,) = site.keepers()
     with ExitStack() as old, ExitStack() as new:
-        with site.with_one_path() as join:
+        with site.second_path_removed() as join:
             ports = [site.open_connection(old) for _ in range(5)]
             rejected_joins = site.rejected_joins()
             throttler.process.kill()
@@ -238,7 +238,7 @@ def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
 def test_older_connection_can_join_after_a_stop(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
-    with site.with_one_path() as join, site.connections() as ports:
+    with site.second_path_removed() as join, site.connections() as ports:
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 0
         assert site.sysctls() == before
@@ -325,8 +325,7 @@ def test_keeper_ignores_signals_to_all_processes_of_the_service(site: Site) -> N
                 os.kill(keeper, signal.SIGTERM)
             return not site.keepers()
 
-        # A SIGTERM that comes later, as when the host shuts down, ends the keeper. The keeper itself has that time
-        # limit.
+        # After its second check, the keeper no longer ignores SIGTERM, which it gets when the host shuts down.
         wait_until(has_ended, "the keeper ends")
     site.cleanup()
 

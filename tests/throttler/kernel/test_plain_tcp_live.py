@@ -52,15 +52,15 @@ def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     seconds = 8 * DOWNLOAD_BYTES / 1e6 / MEGABITS
     wait_until(lambda: site.plain_download_seconds() < seconds, "plain TCP has no cap before the throttler starts")
     throttler = site.start(CAPPED)
-    assert site.plain_download_seconds() > 0.9 * seconds
-    multipath = site.testbed["client"].popen(site.curl(site.origin.url("big")))
-    wait_until(lambda: len(throttler.status()["connections"]) == 1, "a download over Multipath TCP")
+    assert site.plain_download_seconds() > 0.9 * seconds, "plain TCP exceeded the cap"
+    mptcp_client = site.testbed["client"].popen(site.curl(site.origin.url("big")))
+    wait_until(lambda: len(throttler.status()["connections"]) == 1, "the download over Multipath TCP has begun")
     wait_until(
         lambda: len(throttler.status()["connections"][0]["subflows"]) == 2,
         "the download has a subflow on the other path, too",
     )
     assert site.plain_download_seconds() > 1.2 * seconds, "plain TCP got the whole cap"
-    site.abort(multipath)
+    site.abort(mptcp_client)
     site.node.run(["nft", "delete", "table", "inet", PLAIN_TCP_TABLE])
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is restored")
     site.reload(throttler, UNCAPPED)

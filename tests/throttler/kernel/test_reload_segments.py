@@ -28,6 +28,7 @@ def test_gso_limit_follows_each_reload(make_module_testbed: Callable[..., Testbe
         return set(re.findall(r"gso_(?:ipv4_)?max_size (\d+)", shown))
 
     site.policy.write_text(POLICY)
+    # Two of four reloads begin before a connection closes, the other two after it has closed.
     with running(site) as throttler:
         for number in range(RELOADS):
             rate = list(LIMITS)[number % 2]

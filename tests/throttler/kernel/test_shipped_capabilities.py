@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the capabilities granted by the throttler's systemd unit are sufficient for its adapters."""
+"""Tests that the capabilities granted by the throttler's systemd unit are sufficient for what it does in the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_lab.testbed import Testbed
 pytestmark = pytest.mark.kernel
 
 WITH_CGROUPS = 'mount -t cgroup2 none /mnt && exec "$@"'
-"""systemd mounts the cgroup hierarchy; the testbed's namespaces have a /sys of their own, without it."""
+"""systemd mounts the cgroup hierarchy; the testbed's namespaces have a separate /sys without it."""
 LIMIT_IDLE_SOCKETS = """\
 from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.shaping.model import Ownership
@@ -40,13 +40,17 @@ def output_with_capabilities(testbed: Testbed, code: str, without: str | None) -
     return found.stdout.strip()
 
 
-@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("perfmon", "False")])
+@pytest.mark.parametrize(
+    ("without", "possible"), [(None, "True"), ("perfmon", "False")], ids=["all capabilities", "without perfmon"]
+)
 def test_unit_allows_lifting_limits_of_idle_sockets(testbed: Testbed, without: str | None, possible: str) -> None:
     """A stop removes the limits of idle sockets. This needs CAP_PERFMON."""
     assert output_with_capabilities(testbed, LIMIT_IDLE_SOCKETS, without) == possible
 
 
-@pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("sys_nice", "False")])
+@pytest.mark.parametrize(
+    ("without", "possible"), [(None, "True"), ("sys_nice", "False")], ids=["all capabilities", "without sys_nice"]
+)
 def test_unit_allows_real_time_scheduling_of_the_event_loop(
     testbed: Testbed, ordinary_scheduling: None, without: str | None, possible: str
 ) -> None:

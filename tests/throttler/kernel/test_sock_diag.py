@@ -51,7 +51,7 @@ def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None
             deadline = time.monotonic() + 60
             # Wait until the last acknowledgements have arrived and nothing changes any longer.
             while listing != before:
-                assert time.monotonic() < deadline
+                assert time.monotonic() < deadline, "the values of the sockets still change"
                 time.sleep(0.5)
                 before = ss_output(proxy)
                 with proxy.entered():
@@ -79,14 +79,17 @@ def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None
         assert subflow.tcp.pacing_rate == pytest.approx(value_in_ss("pacing_rate"), abs=8)
         assert subflow.tcp.delivery_rate == pytest.approx(value_in_ss("delivery_rate"), abs=8)
         assert (subflow.tcp.not_sent, subflow.tcp.unacked, subflow.tcp.sacked) == (0, 0, 0)
-        extended = looked_up[subflow.four_tuple].tcp
+        looked_up_info = looked_up[subflow.four_tuple].tcp
         variance = re.search(r"\brtt:[\d.]+/([\d.]+)", line)
         assert variance is not None
-        assert extended.rtt_variance / 1e3 == pytest.approx(float(variance[1]), abs=0.001)
-        assert (extended.congestion_window, extended.segments_out) == (value_in_ss("cwnd"), value_in_ss("segs_out"))
+        assert looked_up_info.rtt_variance / 1e3 == pytest.approx(float(variance[1]), abs=0.001)
+        assert (looked_up_info.congestion_window, looked_up_info.segments_out) == (
+            value_in_ss("cwnd"),
+            value_in_ss("segs_out"),
+        )
         retransmitted = re.search(r"\bretrans:\d+/(\d+)", line)
-        assert extended.retransmits == (int(retransmitted[1]) if retransmitted else 0)
-        assert extended.lost == value_in_ss("lost")
+        assert looked_up_info.retransmits == (int(retransmitted[1]) if retransmitted else 0)
+        assert looked_up_info.lost == value_in_ss("lost")
     assert {each.remote_port for each in looked_up} == found.keys()
 
 
@@ -139,10 +142,10 @@ def test_many_sockets_are_dumped_in_batches_and_found_individually(testbed: Test
         assert {key: (each.token, each.cookie) for key, each in looked_up.items()} == {
             key: (each.token, each.cookie) for key, each in found.items()
         }
-        some = next(iter(found))
-        repeated = diagnostics.look_up([some]).get(some)
+        one_of_them = next(iter(found))
+        repeated = diagnostics.look_up([one_of_them]).get(one_of_them)
         assert repeated is not None
-        assert repeated._replace(read=0.0) == looked_up[some]._replace(read=0.0)
+        assert repeated._replace(read=0.0) == looked_up[one_of_them]._replace(read=0.0)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -188,12 +191,12 @@ def test_one_dump_has_both_families_and_only_the_given_ports(
     testbed: Testbed, require: Any, ports: tuple[int, ...]
 ) -> None:
     require("mptcp")
-    listened = (PORT, PORT + 1, PORT + 3)
+    listening_ports = (PORT, PORT + 1, PORT + 3)
     with ExitStack() as stack, testbed["proxy"].entered():
         diagnostics = SocketDiagnostics(ports)
         stack.callback(diagnostics.close)
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            for port in listened:
+            for port in listening_ports:
                 listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
                 listener.bind((address, port))
                 listener.listen()
@@ -201,7 +204,7 @@ def test_one_dump_has_both_families_and_only_the_given_ports(
                 client.connect((address, port))
                 stack.enter_context(listener.accept()[0])
         found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
-    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in listened if port in ports)
+    assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in listening_ports if port in ports)
 
 
 def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require: Any) -> None:
@@ -212,8 +215,8 @@ def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require
             unfinished = diagnostics.batches()
             for _ in range(batch_count):
                 next(unfinished)
-            some = next(iter(complete))
-            assert some in diagnostics.look_up([some])
+            one_of_them = next(iter(complete))
+            assert one_of_them in diagnostics.look_up([one_of_them])
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete

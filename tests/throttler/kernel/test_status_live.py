@@ -46,7 +46,8 @@ def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> None
     sending.join()
 
 
-def totals(summary: dict[str, Any]) -> dict[str, int]:
+def byte_totals(summary: dict[str, Any]) -> dict[str, int]:
+    """Return the bytes of each path in both directions, and of each rule on each path."""
     found = {f"{each['path']} sent": each["bytes_sent"] for each in summary["paths"]}
     found |= {f"{each['path']} received": each["bytes_received"] for each in summary["paths"]}
     return found | {f"{each['rule']} {each['path']}": each["bytes"] for each in summary["rules"]}
@@ -58,7 +59,7 @@ def test_byte_totals_are_correct_and_remain_after_connections_end(site: Site) ->
 
         def read() -> dict[str, Any]:
             summary = query(throttler, "summary")
-            totals_so_far.append(totals(summary))
+            totals_so_far.append(byte_totals(summary))
             return summary
 
         with ExitStack() as stack:
@@ -115,7 +116,7 @@ def test_all_bytes_of_short_connections_are_counted_without_a_budget(site: Site)
         assert sent_bytes() < 1.5 * download_bytes * count
 
 
-def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None:
+def test_answers_to_different_queries_agree(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
         until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, TIMEOUT)
         transfer(proxy, client, 300_000)
@@ -157,8 +158,8 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
         }
         assert not query(throttler, "client", endpoint="10.77.1.2:1")["multipath"]
 
-        other = query(throttler, "what_if", policy=POLICY.replace("[ethernet]", "[wifi]"))
-        assert {(each["remote"], each["then"]) for each in other["changes"]} == {
+        what_if = query(throttler, "what_if", policy=POLICY.replace("[ethernet]", "[wifi]"))
+        assert {(each["remote"], each["then"]) for each in what_if["changes"]} == {
             (ethernet["remote"], "not capped"),
             (wifi["remote"], "capped at 5 Mbit/s by rule spare-ethernet"),
         }
@@ -175,5 +176,5 @@ def test_reaction_time_to_joins_is_measured(site: Site) -> None:
         until(lambda: len(site.entries()) == 5, TIMEOUT)
         until(lambda: query(throttler, "summary")["reaction"]["total"] == 5, TIMEOUT)
         reaction = query(throttler, "summary")["reaction"]
-        assert reaction["count"] == sorted(reaction["count"])
+        assert reaction["count"] == sorted(reaction["count"]), "the counts of the histogram are not cumulative"
         assert 0 < reaction["sum"] < 5 * TIMEOUT

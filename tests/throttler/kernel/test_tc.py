@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tc_link import CLASSES, ROOTS, dump, limit_gso, with_classes
+from tc_link import CLASSES, ROOTS, dump, leave_classes, limit_gso
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
@@ -35,7 +35,7 @@ def test_successor_adopts_classes_and_restores_the_root_qdisc(link: LiveNode, tm
         return found
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         during = dump(link)
         found = asyncio.run(successor())
     assert "gso_max_size 6250" in during
@@ -58,7 +58,7 @@ def test_class_missing_on_one_interface_is_found_and_repaired(link: LiveNode, tm
         return damaged, repaired
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         link.run(["tc", "class", "del", "dev", "t1", "classid", "4d50:10"])
         damaged, repaired = asyncio.run(scenario())
     assert not damaged[0x10].same_as(CLASSES[0x10])
@@ -78,7 +78,7 @@ def test_root_that_the_throttler_cannot_restore_is_not_replaced(
     message = "has filters" if has_filter else "qdisc of kind htb, which could not be restored exactly"
     before = dump(link)
     with link.entered(), pytest.raises(KernelError, match=message):
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
     assert dump(link) == before
 
 
@@ -97,7 +97,7 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
         await tc.restore()
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         with monkeypatch.context() as patched:
             patched.setattr(root_qdisc, "restore", restore_partly)
             with pytest.raises(KernelError, match="refused"):
@@ -116,7 +116,7 @@ def test_original_gso_size_is_kept_if_the_root_was_removed(link: LiveNode, tmp_p
         await tc.restore()
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         link.run(["tc", "qdisc", "del", "dev", "t0", "root"])
         asyncio.run(prepare_and_restore())
     assert dump(link) == before
@@ -126,7 +126,7 @@ def test_root_without_classes_is_completed(link: LiveNode, tmp_path: Path) -> No
     """A daemon may be killed after it created the root qdisc and before it created the classes."""
     link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "4d50:", "htb", "default", "0xffff"])
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
     classes = link.run(["tc", "class", "show", "dev", "t0"]).stdout
     assert "class htb 4d50:fffe root" in classes
     assert "class htb 4d50:ffff parent 4d50:fffe" in classes
@@ -139,16 +139,16 @@ def test_restoration_keeps_a_root_that_the_operator_changed(link: LiveNode, tmp_
         await tc.restore()
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "9:", "pfifo", "limit", "5"])
         asyncio.run(restore())
     assert "pfifo 9: root" in dump(link)
 
 
 DAMAGE = {
-    "root": "tc qdisc del dev t1 root",
+    "root qdisc": "tc qdisc del dev t1 root",
     "class of the link": "tc class change dev t0 parent 4d50: classid 4d50:fffe htb rate 1mbit",
-    "GSO": "ip link set t0 gso_max_size 40000",
+    "GSO limit": "ip link set t0 gso_max_size 40000",
 }
 
 

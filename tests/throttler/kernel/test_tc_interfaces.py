@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tc_link import ROOTS, dump, limit_gso, with_classes
+from tc_link import ROOTS, dump, leave_classes, limit_gso
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_lab.testbed import LiveNode
@@ -45,7 +45,7 @@ def test_start_with_fewer_interfaces_restores_the_others(link: LiveNode, tmp_pat
         link.run(["tc", *command.split()])
     before = dump(link)
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         assert dump(link) != before
         asyncio.run(start_on(tmp_path, ["t1"]))
     assert dump(link) == before
@@ -67,7 +67,7 @@ def test_failed_restoration_at_the_start_is_logged_and_retried_at_the_stop(
         await tc.restore()
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         with monkeypatch.context() as patched:
             patched.setattr(root_qdisc, "restore", refuse)
             assert asyncio.run(start_on(tmp_path, ["t1"])).prepared
@@ -79,7 +79,7 @@ def test_failed_restoration_at_the_start_is_logged_and_retried_at_the_stop(
 
 def test_refused_start_leaves_other_interfaces_capped(link: LiveNode, tmp_path: Path) -> None:
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         before = dump(link)
         with pytest.raises(KernelError, match="no interface nowhere0"):
             asyncio.run(start_on(tmp_path, ["nowhere0"]))
@@ -97,7 +97,7 @@ def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path
         await tc.restore()
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         rename(link, "t0", "t9")
         try:
             asyncio.run(successor())
@@ -117,7 +117,7 @@ def test_start_keeps_the_root_of_an_interface_with_a_swapped_name(link: LiveNode
         return roots[0], roots[1]
 
     with link.entered():
-        asyncio.run(with_classes(tmp_path))
+        asyncio.run(leave_classes(tmp_path))
         rename(link, "t0", "t9")
         rename(link, "t1", "t0")
         try:

@@ -106,8 +106,8 @@ def test_replay_of_a_capture_repeats_the_daemons_decisions(
         until(lambda: not query(throttler, "summary")["connections"], TIMEOUT)
     found = replay(site, capture)
     assert {each["token"] for each in found if "token" in each} == {live["token"]}
-    size = {each["remote"]: each for each in found if each["kind"] == "decided"}
-    assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in size.items()} == {
+    decisions = {each["remote"]: each for each in found if each["kind"] == "decided"}
+    assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in decisions.items()} == {
         each["remote"]: (each["path"], each["rate"], each["rule"]) for each in live["subflows"]
     }
     directory = os.environ.get("MPTCP_KEEP_CAPTURES")

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from throttler_site import POLICY, PORT, Site, both_subflows_known, clients, connection, read_status, running, until
+from throttler_site import POLICY, PORT, Site, clients, connection, knows_both_subflows, read_status, running, until
 
-from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
+from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed, TestbedError
 from mptcp_lab.testbed.services import write_throttler_config
 from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 
@@ -25,7 +25,7 @@ pytestmark = [
 def test_rule_caps_the_chosen_subflow_only(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:
         with connection(site, family):
-            until(lambda: both_subflows_known(throttler.socket))
+            until(lambda: knows_both_subflows(throttler.socket))
             until(lambda: clients(site.entries()) == [ethernet])
             (classid,) = site.entries().values()
             classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
@@ -100,9 +100,9 @@ def test_path_can_be_defined_by_the_proxys_interface(make_testbed: Callable[...,
     before = other.state()
     with running(other) as throttler, connection(other):
         try:
-            until(lambda: both_subflows_known(throttler.socket))
+            until(lambda: knows_both_subflows(throttler.socket))
             until(lambda: clients(other.entries()) == ["10.77.2.2"])
-        except AssertionError:
+        except TestbedError:
             print(other.throttler("status", "--json").stdout)
             raise
         (classid,) = other.entries().values()
@@ -160,7 +160,7 @@ def test_only_the_throttlers_bits_of_the_mark_change(site: Site) -> None:
     )
     try:
         with running(site) as throttler, connection(site) as (client, proxy):
-            until(lambda: both_subflows_known(throttler.socket))
+            until(lambda: knows_both_subflows(throttler.socket))
             until(lambda: len(site.entries()) == 1)
             for mark in ("0x12010034", "0x12000034"):
                 site.proxy.run([*mangle, "-A", "POSTROUTING", "-m", "mark", "--mark", mark])

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from faults import traffic
-from throttler_site import POLICY, Site, both_subflows_known, clients, connection, read_status, running, until
+from throttler_site import POLICY, Site, clients, connection, knows_both_subflows, read_status, running, until
 
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
@@ -27,7 +27,7 @@ pytestmark = [
 def test_successor_of_a_killed_throttler_keeps_all_entries(site: Site) -> None:
     first = site.start()
     with connection(site):
-        until(lambda: both_subflows_known(first.socket))
+        until(lambda: knows_both_subflows(first.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.process.kill()
@@ -111,7 +111,7 @@ def test_interface_that_was_down_is_captured_and_shaped_again(site: Site) -> Non
 
 def test_removed_rules_and_classes_are_restored(site: Site) -> None:
     with running(site) as throttler, connection(site):
-        until(lambda: both_subflows_known(throttler.socket))
+        until(lambda: knows_both_subflows(throttler.socket))
         until(lambda: len(site.entries()) == 1)
         (classid,) = site.entries().values()
         if site.backend == "iptables":

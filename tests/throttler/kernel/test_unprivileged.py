@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from throttler_site import POLICY, PORT, Site, both_subflows_known, clients, connection, read_status, until
+from throttler_site import POLICY, PORT, Site, clients, connection, knows_both_subflows, read_status, until
 
 from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.services import program, throttler_mounts
@@ -80,7 +80,7 @@ def test_unprivileged_throttler_caps_subflows_and_adopts_entries(site: Site, sta
     first = start()
     until(status_is_in_step(site, first), timeout=60)
     with connection(site):
-        until(lambda: both_subflows_known(status_socket(site)))
+        until(lambda: knows_both_subflows(status_socket(site)))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.kill()

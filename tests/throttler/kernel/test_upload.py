@@ -76,8 +76,8 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.start_on(testbed, start_sink(testbed["origin"]), body, settings={"verify_interval": 1})
 
 
-def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
-    """Return the subflow on *path* as soon as it exists. A cap may be in force earlier."""
+def wait_for_subflow(throttler: Throttler, path: str) -> dict[str, Any]:
+    """Wait until there is a subflow on *path*, and return it. A cap may be in force earlier."""
     found: list[dict[str, Any]] = []
 
     def exists() -> bool:
@@ -95,9 +95,9 @@ def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> N
     throttler = site.start(UPLOADS)
     with site.upload(family):
         # Wait for this subflow first: until it exists, an anticipated cap may be lifted.
-        free = subflow(throttler, "wifi")
+        free = wait_for_subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
-        capped = subflow(throttler, "ethernet")
+        capped = wait_for_subflow(throttler, "ethernet")
         assert capped["upload"]["rule"] == "up"
         assert capped["upload"]["rate"] == 5_000_000
         assert capped["upload"]["reason"].startswith("upload: rule up caps path ethernet at 5 Mbit/s")
@@ -119,17 +119,17 @@ def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> N
 def test_reload_adds_and_removes_upload_shaping(site: Site) -> None:
     throttler = site.start(DOWNLOADS)
     with site.upload():
-        subflow(throttler, "wifi")
+        wait_for_subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "the cap on download is in force")
-        assert not site.kernel_objects(), "a policy without upload rules creates no upload device"
-        assert subflow(throttler, "ethernet")["upload"] is None
+        assert not site.kernel_objects(), "a policy without upload rules created an upload device"
+        assert wait_for_subflow(throttler, "ethernet")["upload"] is None
         site.reload(throttler, BOTH)
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap on upload is in force, too")
-        assert subflow(throttler, "ethernet")["classid"] is not None
+        assert wait_for_subflow(throttler, "ethernet")["classid"] is not None
         assert {each["direction"] for each in throttler.status()["classes"]} == {"down", "up"}
         site.reload(throttler, DOWNLOADS)
         wait_until(lambda: not site.kernel_objects(), "device and table are removed")
-        assert subflow(throttler, "ethernet")["classid"] is not None
+        assert wait_for_subflow(throttler, "ethernet")["classid"] is not None
     site.stop_cleanly(throttler)
 
 
@@ -137,7 +137,7 @@ def test_successor_adopts_or_removes_the_upload_device(site: Site) -> None:
     throttler = site.start(UPLOADS)
     with site.upload():
         wait_until(lambda: len(site.bytes_by_class()) == 1, "the class exists")
-        subflow(throttler, "wifi")
+        wait_for_subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
         wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "the class has the final rate")
         before = site.bytes_by_class()
@@ -161,7 +161,7 @@ def test_cleanup_removes_the_upload_device_of_a_killed_throttler(site: Site) -> 
 def test_removed_upload_device_is_created_again(site: Site) -> None:
     throttler = site.start(UPLOADS)
     with site.upload():
-        subflow(throttler, "wifi")
+        wait_for_subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
         site.node.run(["ip", "link", "del", DEVICE])
         wait_until(lambda: DEVICE in site.kernel_objects(), "the device is restored")

@@ -47,7 +47,7 @@ class Site(ThrottledSite):
     """Node of the OpenVPN server: ``origin``, to which the proxy connects, or ``proxy``, to which the client connects.
     """
     files: Origin
-    number: int = field(default=0, init=False, kw_only=True)
+    download_count: int = field(default=0, init=False, kw_only=True)
 
     def vpn(self) -> AbstractContextManager[OpenVpn]:
         node = self.testbed[self.server]
@@ -57,8 +57,8 @@ class Site(ThrottledSite):
     @contextmanager
     def download(self, vpn: OpenVpn) -> Iterator[Callable[[], None]]:
         """Start a download through *vpn*. Yields a function that waits for its end and compares the content."""
-        self.number += 1
-        target = self.testbed.directory / f"download-{self.number}"
+        self.download_count += 1
+        target = self.testbed.directory / f"download-{self.download_count}"
         argv = ["curl", "-sSf", "-m", "300", "-o", str(target), f"http://{vpn.server_address}/{BIG}"]
         client = self.testbed["client"].popen(argv)
         try:
@@ -94,7 +94,7 @@ def site(
     return Site.start_on(testbed, request.param, files, settings=settings)
 
 
-def subflows(throttler: Throttler) -> list[int]:
+def subflow_counts(throttler: Throttler) -> list[int]:
     """Return the number of subflows of each connection that the throttler knows."""
     return [len(each["subflows"]) for each in throttler.status()["connections"]]
 
@@ -103,7 +103,7 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
     throttler = site.start(POLICY)
     before, counted = site.received_by_both(), site.used()
     with site.vpn() as vpn:
-        wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
+        wait_until(lambda: subflow_counts(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
             began, ethernet_before, wifi_before = (
                 time.monotonic(),
@@ -113,13 +113,13 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
             finish()
             seconds = time.monotonic() - began
             ethernet_bytes = site.received_bytes("eth0") - ethernet_before
-            assert 8 * (ethernet_bytes - BURST) < 1.1 * CAP * seconds
-            assert ethernet_bytes > BURST
-            assert site.received_bytes("wlan0") - wifi_before > 2 * ethernet_bytes
+            assert 8 * (ethernet_bytes - BURST) < 1.1 * CAP * seconds, "Ethernet exceeded the cap"
+            assert ethernet_bytes > BURST, "Ethernet was not used"
+            assert site.received_bytes("wlan0") - wifi_before > 2 * ethernet_bytes, "Wi-Fi carried too little"
         received = site.received_by_both() - before
         # Headers, and control messages of both ends, are not counted.
         wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
-    wait_until(lambda: subflows(throttler) == [], "the tunnel has ended")
+    wait_until(lambda: subflow_counts(throttler) == [], "the tunnel has ended")
     site.stop_cleanly(throttler)
 
 
@@ -130,7 +130,7 @@ def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: 
     # *device* has the initial or the joined subflow, and *other* has the other subflow.
     other = {"eth0": "wlan0", "wlan0": "eth0"}[device]
     with site.vpn() as vpn:
-        wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
+        wait_until(lambda: subflow_counts(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
             with site.testbed["client"].link_down(device):
                 before = site.received_bytes(other)
@@ -138,5 +138,5 @@ def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: 
             received_before = site.received_bytes(device)
             wait_until(lambda: site.received_bytes(device) > received_before + 100_000, "the path carries data again")
             finish()
-    wait_until(lambda: subflows(throttler) == [], "the tunnel has ended")
+    wait_until(lambda: subflow_counts(throttler) == [], "the tunnel has ended")
     site.stop_cleanly(throttler)

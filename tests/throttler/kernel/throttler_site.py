@@ -187,10 +187,10 @@ def connected(
     site: Site, listener: socket.socket, family: int = 4, protocol: int = IPPROTO_MPTCP
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Open a connection from the client to *listener*, exchange a byte each way, and yield both ends."""
-    kind = socket.AF_INET6 if family == 6 else socket.AF_INET
+    address_family = socket.AF_INET6 if family == 6 else socket.AF_INET
     with ExitStack() as stack:
         with site.client.entered():
-            client = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, protocol))
+            client = stack.enter_context(socket.socket(address_family, socket.SOCK_STREAM, protocol))
         client.settimeout(60)
         client.connect((site.proxy.address("wan0", family), PORT))
         proxy, _ = listener.accept()
@@ -209,7 +209,7 @@ def connected(
 def connection(
     site: Site, family: int = 4, protocol: int = IPPROTO_MPTCP
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Open a connection like `connected`, with its own listener."""
+    """Listen on the proxy, and open a connection as `connected` does."""
     with listening(site, protocol) as listener, connected(site, listener, family, protocol) as ends:
         yield ends
 
@@ -219,10 +219,10 @@ def read_status(path: Path) -> dict[str, Any]:
     return status_client.ask(path, {"query": "status"}, ANSWER_TIMEOUT)
 
 
-def both_subflows_known(path: Path) -> bool:
+def knows_both_subflows(path: Path) -> bool:
     """Return whether the daemon at *path* knows both subflows of its only connection.
 
-    Until then, it only anticipates a cap, and may lift it.
+    Before that, a cap relies on the anticipated second subflow, and the daemon may lift it.
     """
     connections = read_status(path)["connections"]
     return [len(connection["subflows"]) for connection in connections] == [2]

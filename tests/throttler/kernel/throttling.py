@@ -75,8 +75,8 @@ class ThrottledSite:
 
     def state(self) -> State:
         """Return the whole state of the proxy's host, without Squid's processes, because these start and end."""
-        run = Path(throttler_mounts(self.node)["/run/mptcp-throttler"])
-        return whole_state(self.node, run, more=(), except_for=(self.proxy.process.pid,))
+        run_directory = Path(throttler_mounts(self.node)["/run/mptcp-throttler"])
+        return whole_state(self.node, run_directory, more=(), except_for=(self.proxy.process.pid,))
 
     def start(self, policy: str) -> Throttler:
         """Start a throttler.
@@ -132,6 +132,6 @@ class ThrottledSite:
 
     def _run_cleanup(self) -> str:
         argv = [self.node.program("mptcp-throttler"), "cleanup", "--config", str(self.config)]
-        cleaned = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
-        assert cleaned.wait(60) == 0, cleaned.output()
-        return cleaned.output()
+        process = self.node.popen(argv, name="throttler-cleanup", mounts=throttler_mounts(self.node))
+        assert process.wait(60) == 0, process.output()
+        return process.output()

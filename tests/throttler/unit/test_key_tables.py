@@ -7,13 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from key_tables import PAGES, sections, with_tables
+from key_tables import PAGES, sections, update_tables
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_key_tables_in_the_pages_match_the_schemas(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert with_tables(text) == text, "update the tables: python tests/throttler/key_tables.py"
+    assert update_tables(text) == text, "update the tables: python tests/throttler/key_tables.py"
 
 
 def test_pages_contain_every_section() -> None:

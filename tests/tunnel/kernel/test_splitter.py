@@ -33,6 +33,8 @@ REDIRECTED, DROPPED = 7, 2
 ETHERNET: Final = {4: bytes(12) + b"\x08\x00", 6: bytes(12) + b"\x86\xdd"}
 ADDRESSES: Final = {4: "10.0.0.{}", 6: "fd00::{}"}
 LIGHT, EXPEDITED, NO_ROOM = 300, 46, 1 << 62
+"""A packet with fewer bytes, or with this DSCP, is light. ``NO_ROOM`` is added to the cost of a path with a long queue.
+"""
 CHECKSUM_COMPLETE = 4
 """BPF_F_TEST_SKB_CHECKSUM_COMPLETE (linux/bpf.h), since Linux 6.17."""
 CB_OFFSET, COPY_TAG = 48, 0x4D540000
@@ -60,7 +62,7 @@ class RunOptions(ctypes.Structure):
     )
 
 
-class Queues(NamedTuple):
+class TunnelState(NamedTuple):
     """The state that the splitter keeps for a tunnel."""
 
     sequence: int
@@ -74,16 +76,16 @@ class Kernel:
     def __init__(self, programs: Programs) -> None:
         self.programs, self.bpf = programs, Bpf()
 
-    def set_queues(self, queues: Queues) -> None:
+    def set_state(self, queues: TunnelState) -> None:
         paths = b"".join(PATH_STATE.pack(each, 0, 0, 0, 0) for each in queues.next_free)
         value = STATE_HEAD.pack(queues.sequence, queues.clock) + paths
         self.bpf.update_batch(self.programs.states, bytes(4), value)
 
-    def read_queues(self) -> Queues:
+    def read_state(self) -> TunnelState:
         value = self.bpf.lookup(self.programs.states, bytes(4))
         paths = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
         sequence, clock = STATE_HEAD.unpack_from(value)
-        return Queues(sequence, clock, [each[0] for each in paths])
+        return TunnelState(sequence, clock, [each[0] for each in paths])
 
     def run(self, program: str, frame: bytes, tag: int = 0, has_checksum: bool = False) -> tuple[int, bytes]:
         """Run a program on a frame, with *tag* in cb[1]. Return its result and the changed frame.
@@ -112,7 +114,7 @@ def kernel() -> Iterator[Kernel]:
 
 
 def ends(version: int, number: int, port: int) -> Ends:
-    """Return the ends of a flow on path *number*, or, if *number* is 0, the ends that the tunnel program uses."""
+    """Return the ends of a flow on path *number*, or, if *number* is 0, of the flow that enters the tunnel."""
     near, far = (ip_address(ADDRESSES[version].format(each)) for each in (2 * number + 1, 2 * number + 2))
     return Ends(End(near, 51820), End(far, port))
 
@@ -145,7 +147,7 @@ class Frame(NamedTuple):
 
 
 def choose_path(
-    split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, measured: int
+    split: Split, paths: list[PathState], queues: TunnelState, frame: Frame, now: int, measured: int
 ) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
@@ -176,7 +178,7 @@ def choose_path(
 
 
 def growth(split: Split, index: int, path: PathState, size: int) -> int:
-    """Return by how much a frame lengthens the path's queue: ns, or bytes / share for weights."""
+    """Return by how much a frame lengthens the path's queue, in ns, or for weights in bytes / share."""
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
 
@@ -203,6 +205,7 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
     inside, daemon_has_ended = ends(version, 0, 51820), random.random() < 0.25
     measured = time.monotonic_ns()
+    # If the daemon has updated nothing for 5 s, the splitter considers all paths alive.
     measured -= 6000 * MS if daemon_has_ended else 0
     with mock.patch("time.monotonic_ns", return_value=measured):
         kernel.programs.set_tunnel(0, inside, paths, split, split.queue)
@@ -220,22 +223,22 @@ def check_one_packet(
 ) -> None:
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
     next_free = [now + random.randint(-wait // 4, wait) for _ in range(MAX_PATHS)]
-    before = Queues(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
-    kernel.set_queues(before)
+    before = TunnelState(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
+    kernel.set_state(before)
     start = time.monotonic_ns()
     result, out = kernel.run(
         SPLITTER, frame.packed(inside), 0 if frame.is_copy_of is None else COPY_TAG | frame.is_copy_of
     )
     end = time.monotonic_ns()
-    after = kernel.read_queues()
+    after = kernel.read_state()
     times = [start + (end - start) * part // 16 for part in range(17)]
     possible = {choose_path(split, paths, before, frame, each, measured) for each in times}
     if possible == {None} or (None in possible and result == DROPPED):
-        assert result == DROPPED
-        assert after == before
+        assert result == DROPPED, "the frame was not dropped"
+        assert after == before, "a dropped frame changed the state"
         return
     packet = parse_packet(out[14:])
-    assert result == REDIRECTED
+    assert result == REDIRECTED, "the frame was dropped"
     assert packet is not None
     outside = Ends(packet.ends.remote, packet.ends.local)  # parse_packet returns the receiver's view
     path = [each.outside for each in paths].index(outside)
@@ -263,7 +266,7 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
         PathState(ends(4, index + 1, 4500), 100 + index, ip_address("10.0.0.200"), rate=10 ** (5 + index))
         for index in range(len(weights))
     ]
-    kernel.set_queues(Queues(0, 0, [0] * MAX_PATHS))
+    kernel.set_state(TunnelState(0, 0, [0] * MAX_PATHS))
     random = Random(seed)
     for alive in (set(range(len(weights))), {*range(len(weights))} - {dead}, set(range(len(weights)))):
         paths = [each._replace(alive=index in alive) for index, each in enumerate(states)]
@@ -278,7 +281,8 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
             alive_weight = sum(weights[index] for index in alive)
             for index in range(len(weights)):
                 expected = total * weights[index] / alive_weight if index in alive else 0
-                assert abs(sent[index] - expected) <= 2 * 1500 * len(weights)
+                difference = sent[index] - expected
+                assert abs(difference) <= 2 * 1500 * len(weights), f"path {index} got {difference:.0f} bytes too many"
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -300,15 +304,14 @@ def test_programs_keep_a_device_checksum_correct(kernel: Kernel, version: int) -
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
     kernel.programs.set_outside({outside: (5, 0)})
-    kernel.set_queues(Queues(0, 0, [0] * MAX_PATHS))
+    kernel.set_state(TunnelState(0, 0, [0] * MAX_PATHS))
     arriving = Ends(outside.remote, outside.local)
     for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(arriving, 7))):
         assert kernel.run(program, frame, has_checksum=True)[0] == REDIRECTED
 
 
 def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
-    """Defect: when the second path's old address was removed, the entry that the first path had just got was
-    deleted."""
+    """Defect: when the second path's old address was removed, the first path's new entry was deleted."""
     tunnel = 9
     first, second = (ends(4, number, 4590) for number in (11, 12))
     kernel.programs.set_tunnel(tunnel, ends(4, 13, 51820), [], Split())

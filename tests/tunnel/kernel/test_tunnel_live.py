@@ -97,7 +97,7 @@ class Site:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
 
-    def queued_packets(self, node: LiveNode) -> int:
+    def resequenced_packets(self, node: LiveNode) -> int:
         """Return how many packets the resequencer on *node* has received."""
         return int(node.run(["cat", QUEUES]).stdout.split()[7])
 
@@ -121,6 +121,7 @@ class Site:
                         found.add(int.from_bytes(data[offset : offset + 2], "big"))
 
     def alive(self, node: LiveNode) -> list[bool]:
+        """Return for each path whether the daemon on *node* considers it alive."""
         return [each["alive"] for each in self.paths(node)]
 
     def exchange(self, count: int) -> int:
@@ -141,15 +142,17 @@ class Site:
 
 
 def link_addresses(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
-    """Return, for each IP version, the relay's address on link *number*, which ends in *host*, the proxy's address,
-    and the prefix length."""
+    """Return, for each IP version, the addresses of the relay and the proxy on link *number*, and the prefix length.
+
+    The relay's address ends in *host*.
+    """
     return (
         (f"10.93.{number}.{host}", f"10.93.{number}.2", 24),
         (f"fd00:93:{number}::{host}", f"fd00:93:{number}::2", 64),
     )
 
 
-def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
+def create_link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
     """Create link *number* between both nodes. The relay's addresses end in *host*."""
     relay.run(["ip", "link", "add", f"u{number}", "type", "veth", "peer", f"u{number}", "netns", proxy.namespace])
     for node, side in ((relay, 0), (proxy, 1)):
@@ -162,7 +165,7 @@ def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
         relay.run(["ip", family, "rule", "add", "from", near, "lookup", str(100 + number)])
 
 
-def unlink(relay: LiveNode, number: int, host: int = 1) -> None:
+def remove_link(relay: LiveNode, number: int, host: int = 1) -> None:
     for family, (near, _, _) in zip(FAMILIES, link_addresses(number, host), strict=True):
         relay.run(["ip", family, "rule", "del", "from", near, "lookup", str(100 + number)])
     relay.run(["ip", "link", "del", f"u{number}"])
@@ -172,7 +175,7 @@ def unlink(relay: LiveNode, number: int, host: int = 1) -> None:
 def site(module_testbed: Testbed) -> Iterator[Site]:
     relay, proxy = module_testbed["client"], module_testbed["origin"]
     for number in range(2):
-        link(relay, proxy, number)
+        create_link(relay, proxy, number)
     for version, peer in PEERS.items():
         relay.run(["ip", "route", "add", peer, "via", "10.93.0.2" if version == 4 else "fd00:93:0::2"])
         proxy.run(["ip", "addr", "add", peer, "dev", "lo", "nodad"])
@@ -182,7 +185,7 @@ def site(module_testbed: Testbed) -> Iterator[Site]:
     for length, peer in zip((32, 128), PEERS.values(), strict=True):
         proxy.run(["ip", "addr", "del", f"{peer}/{length}", "dev", "lo"])
     for number in range(2):
-        unlink(relay, number)
+        remove_link(relay, number)
 
 
 @contextmanager
@@ -219,7 +222,10 @@ def test_packet_size_of_each_path_is_found(site: Site) -> None:
     for node in (site.relay, site.proxy):
         node.run(["ip", "link", "set", "u1", "mtu", "1430"])
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
-        wait_until(lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420], "both paths are known")
+        wait_until(
+            lambda: [each["mtu"] for each in site.paths(site.relay)] == [1500, 1420],
+            "the sizes of both paths are known",
+        )
     for node in (site.relay, site.proxy):
         node.run(["ip", "link", "set", "u1", "mtu", "1500"])
 
@@ -271,7 +277,7 @@ def test_daemon_restores_rules_routes_and_filters(site: Site) -> None:
         wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all objects exist again", timeout=30)
         wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "the resequencer runs again", timeout=30)
         assert site.exchange(200) >= 195
-        assert site.queued_packets(site.relay) > 0
+        assert site.resequenced_packets(site.relay) > 0
     for node, state in zip((site.relay, site.proxy), states, strict=True):
         assert differences(state, kernel_state(node)) == []
 
@@ -289,7 +295,7 @@ def test_silent_path_is_unused_until_it_answers_again(site: Site) -> None:
 def test_dead_path_stays_unused_when_the_other_becomes_silent(site: Site) -> None:
     """Defect: when the relay's daemon had died, the proxy's daemon no longer updated its BPF programs.
 
-    After 5 s these used all paths.
+    After 5 s, the BPF programs used all paths.
     """
     with (
         site.proxy.running([sys.executable, "-I", "-c", ECHO]),
@@ -310,13 +316,13 @@ def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> No
     """The relay's address on the uplink changes, and the proxy's device is also new."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         site.exchange(20)
-        unlink(site.relay, 1)
+        remove_link(site.relay, 1)
         wait_until(
             lambda: "does not exist" in site.paths(site.relay)[1]["trouble"], "the relay reports the missing uplink"
         )
         wait_until(lambda: sum(site.alive(site.proxy)) == 1, "the proxy has stopped using the path")
         assert site.exchange(100) >= 98
-        link(site.relay, site.proxy, 1, host=7)
+        create_link(site.relay, site.proxy, 1, host=7)
         wait_until(lambda: site.alive(site.relay) == [True, True], "the path is alive again")
         wait_until(lambda: site.paths(site.proxy)[-1]["remote"] == "10.93.1.7", "the proxy knows the new address")
         before = [each["packets_sent"] for each in site.paths(site.proxy)]
@@ -325,8 +331,8 @@ def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> No
             lambda: all(each["packets_sent"] > sent for each, sent in zip(site.paths(site.proxy), before, strict=True)),
             "both paths carry packets",
         )
-        unlink(site.relay, 1, host=7)
-        link(site.relay, site.proxy, 1)  # Restore the fixture's link
+        remove_link(site.relay, 1, host=7)
+        create_link(site.relay, site.proxy, 1)  # Restore the fixture's link
 
 
 def test_proxy_follows_a_changed_gateway(site: Site) -> None:
@@ -341,13 +347,13 @@ def test_proxy_follows_a_changed_gateway(site: Site) -> None:
         site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=8"])
         site.proxy.run(["ip", "neigh", "flush", "to", "10.93.1.1"])
 
-        def both_paths_carry() -> bool:
+        def both_paths_carry_packets() -> bool:
             before = [each["packets_sent"] for each in site.paths(site.proxy)]
             arrived = site.exchange(200)
             after = [each["packets_sent"] for each in site.paths(site.proxy)]
             return arrived >= 195 and min(map(sub, after, before)) > 20
 
-        wait_until(both_paths_carry, "packets use the new gateway", timeout=30)
+        wait_until(both_paths_carry_packets, "packets use the new gateway", timeout=30)
         site.proxy.run(["ip", "route", "del", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
         for node, neighbour in ((site.proxy, "10.93.1.9"), (site.relay, "10.93.1.2")):
             node.run(["ip", "neigh", "del", neighbour, "dev", "u1"])
@@ -376,12 +382,12 @@ def bare_ip_link(site: Site) -> Iterator[None]:
         pipe_reader, pipe_writer = os.pipe()
         scope.callback(os.close, pipe_reader)
 
-        def carry() -> None:
+        def copy_packets() -> None:
             while pipe_reader not in (readable := select.select([*files, pipe_reader], [], [])[0]):
                 for each in readable:
                     os.write(files[1 - files.index(each)], os.read(each, 2048))
 
-        thread = threading.Thread(target=carry)
+        thread = threading.Thread(target=copy_packets)
         thread.start()
         scope.callback(thread.join)
         scope.callback(os.close, pipe_writer)
@@ -389,7 +395,7 @@ def bare_ip_link(site: Site) -> Iterator[None]:
 
 
 def test_uplink_without_ethernet_header_carries_packets(site: Site) -> None:
-    unlink(site.relay, 1)
+    remove_link(site.relay, 1)
     with bare_ip_link(site), site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         assert site.exchange(500) >= 495
         for node in (site.relay, site.proxy):
@@ -397,7 +403,7 @@ def test_uplink_without_ethernet_header_carries_packets(site: Site) -> None:
                 lambda: min(each["packets_received"] for each in site.paths(node)) > 100,  # noqa: B023
                 "both paths deliver packets",
             )
-    link(site.relay, site.proxy, 1)  # Restore the fixture's link
+    create_link(site.relay, site.proxy, 1)  # Restore the fixture's link
 
 
 def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
@@ -415,10 +421,12 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
                 )
                 wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
                 before = [each["packets_sent"] for each in site.paths(site.proxy)]
-                queued = site.queued_packets(site.proxy)
+                queued = site.resequenced_packets(site.proxy)
                 with site.sequence_numbers(site.proxy) as numbers:
                     assert site.exchange(200) >= 195
-                assert site.queued_packets(site.proxy) >= queued + 195, "the resequencer did not receive them"
+                assert site.resequenced_packets(site.proxy) >= queued + 195, (
+                    "the resequencer did not receive the packets"
+                )
                 assert len(numbers) >= 150
                 assert max(numbers) - min(numbers) < 250, "the numbers of the packets are not consecutive"
                 wait_until(
@@ -457,7 +465,7 @@ def test_old_queued_probes_are_not_answered(site: Site) -> None:
 
 
 @pytest.mark.parametrize("class_id", [0, 0x4D500001, 0x80010001, 0xFFFFFFFE])
-def test_sent_messages_keep_their_class_and_are_not_received(site: Site, class_id: int) -> None:
+def test_messages_keep_their_class_and_do_not_return_to_their_sender(site: Site, class_id: int) -> None:
     with site.relay.entered(), closing(Sender("u0")) as sender, closing(Receiver("u0")) as relay_tap:
         with site.proxy.entered(), closing(Receiver("u0")) as receiver:
             ends = UdpEnds(End(ip_address("10.93.0.1"), 4000), End(ip_address("10.93.0.2"), 4000))
@@ -571,7 +579,7 @@ def receive(client: socket.socket, minimum: int) -> bytes:
 
 
 @contextmanager
-def program(node: LiveNode) -> Iterator[socket.socket]:
+def udp_program(node: LiveNode) -> Iterator[socket.socket]:
     """Open the UDP socket of a program that uses the tunnel."""
     with node.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
         bound.bind(("0.0.0.0", PORT))
@@ -595,13 +603,13 @@ def sent_packets(site: Site) -> list[int]:
 
 
 @contextmanager
-def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connected_programs(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Run both daemons with *line* in the relay's file.
 
     Yields the sockets of the programs at the relay and the proxy.
     """
     site.split = line
-    with daemons(site), program(site.relay) as relay_program, program(site.proxy) as proxy_program:
+    with daemons(site), udp_program(site.relay) as relay_program, udp_program(site.proxy) as proxy_program:
 
         def is_reached() -> bool:
             relay_program.sendto(b"?", (PEER, PORT))
@@ -617,7 +625,7 @@ def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
     for number in range(2):
         site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
     packets = [number.to_bytes(4, "big") * 250 for number in range(400)]
-    with split(site, "mode: rate") as (relay_program, proxy_program):
+    with connected_programs(site, "mode: rate") as (relay_program, proxy_program):
         before = sent_packets(site)
         relay_program.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
         for start in range(0, len(packets), 40):
@@ -631,7 +639,7 @@ def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
 
 
 def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:
-    with split(site, "duplicate: true") as (relay_program, proxy_program):
+    with connected_programs(site, "duplicate: true") as (relay_program, proxy_program):
         for size, service, copies in ((100, 0, 2), (1000, 0, 1), (1000, 0xB8, 2)):
             before = sent_packets(site)
             relay_program.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, service)

@@ -66,7 +66,7 @@ rules:
 """
 
 
-def config(node: LiveNode, tunnels: Path, backend: str) -> Path:
+def write_config(node: LiveNode, tunnels: Path, backend: str) -> Path:
     policy = node.write("policy.yaml", POLICY)
     settings = {"netfilter": backend, "tunnel_ports": [live.PORT], "tunnel_socket": str(tunnels), "verify_interval": 2}
     return write_throttler_config(node, policy, interfaces=("u0", "u1"), settings=settings)
@@ -78,7 +78,7 @@ def class_bytes(node: LiveNode, interface: str) -> dict[str, int]:
     return {each: int(octets) for each, octets in re.findall(r"class htb (\S+).*\n Sent (\d+)", shown)}
 
 
-def rate(counter: Callable[[], int], minimum: int) -> float:
+def measure_rate(counter: Callable[[], int], minimum: int) -> float:
     """Return the rate of a byte counter in bit/s, measured over at least *minimum* bytes."""
     began, first = time.monotonic(), counter()
     wait_until(lambda: counter() - first >= minimum, f"{minimum} bytes pass", timeout=60)
@@ -113,18 +113,20 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
 
     with proxy.running([sys.executable, "-I", "-c", UDP_SERVER]), live.connected_daemons(site), flooding(site):
         before = kernel_state(proxy)
-        throttler = start_throttler(proxy, config(proxy, tunnels, backend))
+        throttler = start_throttler(proxy, write_config(proxy, tunnels, backend))
         wait_until(lambda: all(classes()), "the paths are in classes", process=throttler.process)
         other_class, capped_class = (f"4d50:{each & 0xFFFF:x}" for each in classes())
         other_before, capped_before = class_bytes(proxy, "u0"), class_bytes(proxy, "u1")
-        assert rate(lambda: class_bytes(proxy, "u1").get(capped_class, 0), 1_000_000) <= 1.15 * CAP_BITS_PER_SECOND
+        assert (
+            measure_rate(lambda: class_bytes(proxy, "u1").get(capped_class, 0), 1_000_000) <= 1.15 * CAP_BITS_PER_SECOND
+        )
         growth = {key: value - capped_before.get(key, 0) for key, value in class_bytes(proxy, "u1").items()}
         assert growth["4d50:ffff"] < 0.05 * growth[capped_class], "packets of the path bypassed the class"
         assert class_bytes(proxy, "u0")[other_class] - other_before.get(other_class, 0) > 2 * growth[capped_class], (
             "the other path did not carry more"
         )
         throttler.process.kill()
-        throttler = start_throttler(proxy, config(proxy, tunnels, backend))
+        throttler = start_throttler(proxy, write_config(proxy, tunnels, backend))
         assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [other_class, capped_class], (
             "the new daemon does not use the objects of the killed daemon"
         )
@@ -145,6 +147,6 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
         assert differences(before, kernel_state(proxy)) == []
         with proxy.link_down("u0"):
             wait_until(lambda: site.alive(proxy) == [False, True], "the other path is silent")
-            assert rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP_BITS_PER_SECOND, (
-                "the path is still capped"
-            )
+            assert (
+                measure_rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP_BITS_PER_SECOND
+            ), "the path is still capped"

@@ -30,7 +30,7 @@ class Link:
         self.run(0.5, load=0.0)  # the path is idle at the first probes
 
     def run(self, seconds: float, load: float = 1.0) -> float:
-        """Send *load* times the estimated rate for *seconds*. Return the mean of that rate in the last half."""
+        """Send *load* times the estimated rate for *seconds*. Return the mean estimate of the second half."""
         rates = []
         for _ in range(round(seconds * SECOND / STEP)):
             self.now += STEP
@@ -74,7 +74,7 @@ def test_jitter_does_not_lower_the_rate(rate: float) -> None:
     link = Link(rate, jitter=20 * MS)
     link.run(10)
     assert link.run(10) == pytest.approx(rate, rel=0.1)
-    assert link.queued / rate <= 0.045, "the queue is not full"
+    assert link.queued / rate <= 0.045, "the queue is full"
 
 
 def test_jitter_that_begins_in_a_download_does_not_lower_the_rate_for_long() -> None:
@@ -126,7 +126,7 @@ def test_queue_of_other_traffic_does_not_lower_an_unused_rate() -> None:
 
 def test_estimator_reports_the_share_of_lost_bytes() -> None:
     link = Link(10e6)
-    assert link.estimator.loss is None, "nothing was sent"
+    assert link.estimator.loss is None, "a loss was reported before anything was sent"
     link.run(12, load=0.5)
     assert link.estimator.loss == pytest.approx(0, abs=0.005)
     link.loss = 0.1
@@ -136,7 +136,7 @@ def test_estimator_reports_the_share_of_lost_bytes() -> None:
     assert link.estimator.loss is None
 
 
-def test_path_counts_as_silent_after_the_limit() -> None:
+def test_path_counts_as_silent_after_300_ms_or_longer_if_probes_are_rare() -> None:
     link = Link(10e6)
     assert not PathEstimator().is_alive(link.now, STEP)
     assert link.estimator.last_message_at is not None
@@ -146,8 +146,8 @@ def test_path_counts_as_silent_after_the_limit() -> None:
 
 
 def test_repeated_report_of_an_old_message_does_not_keep_a_path_alive() -> None:
-    """Defect: a path that was dead in the direction to the other end counted as alive, because messages of the other
-    end still arrived."""
+    """Defect: a path that was dead in the direction to the other end counted as alive, because messages from
+    that end still arrived."""
     estimator = PathEstimator()
     for time in range(1, 40):
         estimator.observe(Sample(time * STEP, STEP // 2, STEP, time * STEP, 0, 0))
@@ -163,18 +163,19 @@ def test_estimator_continues_after_a_restart_of_the_other_end() -> None:
 
 def test_delay_is_the_minimum_of_the_last_30_seconds() -> None:
     delays = DelayEstimator()
+    # Each delay is given with its time in seconds. The result is how much it exceeds the minimum.
     assert [delays.add(SECOND * time, duration) for time, duration in ((1, 30), (2, 20), (3, 25), (31, 40))] == [
         0,
         0,
         5,
         20,
     ]
-    assert delays.add(33 * SECOND, 50) == 25, "the delay of 20 is 31 s old"
+    assert delays.add(33 * SECOND, 50) == 25, "the delay of 20, which is 31 s old, counted"
     other = DelayEstimator()
     assert excess_delays([delays, other], 33 * SECOND) == [0, 0]
     other.add(4 * SECOND, 125)
     assert excess_delays([delays, other], 33 * SECOND) == [0, 100]
-    assert excess_delays([delays, other], 35 * SECOND) == [0, 0], "the other path's delay is too old"
+    assert excess_delays([delays, other], 35 * SECOND) == [0, 0], "the other path's delay, which is 31 s old, counted"
 
 
 def test_full_path_keeps_a_short_queue() -> None:

@@ -10,17 +10,17 @@ from mptcp_tunnel.message import MAX_SIZE, SIZE, VERSION, Key, Kind, Message, pa
 from mptcp_tunnel.model import MAGIC
 
 KEY, OTHER_KEY = Key(b"k" * 32), Key(b"o" * 32)
-_64 = st.integers(0, 2**64 - 1)
+UINT64 = st.integers(0, 2**64 - 1)
 MESSAGES = st.builds(
     Message,
     kind=st.sampled_from(Kind),
     path=st.integers(0, 255),
-    sent=_64,
-    token=_64,
-    echoed_sent=_64,
-    echoed_token=_64,
-    echoed_received_at=_64,
-    received_bytes=_64,
+    sent=UINT64,
+    token=UINT64,
+    echoed_sent=UINT64,
+    echoed_token=UINT64,
+    echoed_received_at=UINT64,
+    received_bytes=UINT64,
 )
 
 

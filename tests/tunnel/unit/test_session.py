@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ ATTACKER, VICTIM = End(ip_address("192.0.2.66"), 40001), End(ip_address("192.0.2
 MS = SECOND // 1000
 
 
-class Ends:
+class OnePath:
     """A relay and a proxy whose clocks differ, with one path: 20 ms to the proxy and 30 ms back."""
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class Ends:
 
 
 def test_second_probe_proves_the_address() -> None:
-    ends = Ends()
+    ends = OnePath()
     assert not ends.exchange()
     assert ends.proxy.paths[0].remote is None
     assert ends.exchange()
@@ -58,7 +59,7 @@ def test_second_probe_proves_the_address() -> None:
 
 
 def test_proxy_follows_a_changed_address_of_the_relay() -> None:
-    ends = Ends()
+    ends = OnePath()
     other = RELAY._replace(port=40002)
     assert [ends.exchange() for _ in range(3)] == [False, True, False]
     assert [ends.exchange(other) for _ in range(3)] == [False, True, False]
@@ -67,7 +68,7 @@ def test_proxy_follows_a_changed_address_of_the_relay() -> None:
 
 def test_replayed_probes_change_no_address() -> None:
     """Attack: copies that arrive before the originals redirect half of a tunnel to a victim."""
-    ends = Ends()
+    ends = OnePath()
     for _ in range(3):
         ends.exchange()
     for _ in range(20):
@@ -85,7 +86,7 @@ def test_replayed_probes_change_no_address() -> None:
 
 
 def test_restarted_proxy_rejects_old_probes() -> None:
-    ends = Ends()
+    ends = OnePath()
     old_probes = []
     for _ in range(5):
         old_probes.append(ends.probe())
@@ -99,15 +100,15 @@ def test_restarted_proxy_rejects_old_probes() -> None:
     assert [ends.exchange() for _ in range(2)] == [False, True]
 
 
-def test_messages_of_its_own_kind_or_on_unknown_paths_are_ignored() -> None:
-    ends = Ends()
+def test_messages_of_the_wrong_kind_or_path_are_ignored() -> None:
+    ends = OnePath()
     probe = ends.probe()
     assert ends.relay.receive(probe, PROXY, ends.now) == (None, False)
     assert ends.receive_at_proxy(probe._replace(path=1), RELAY) == (None, False)
 
 
 def test_busy_tunnel_is_probed_more_often() -> None:
-    ends = Ends()
+    ends = OnePath()
     assert ends.relay.probe_interval(ends.now) == IDLE_PROBE_INTERVAL
     ends.relay.process_counters([PathCounters(1, 100, 0, 0)], ends.now)
     assert ends.relay.probe_interval(ends.now) == PROBE_INTERVAL
@@ -120,7 +121,7 @@ def test_path_is_not_silent_when_traffic_starts() -> None:
 
     The tunnel had been probed once a second, but once it carried traffic, an answer had to come within 0.3 s.
     """
-    ends = Ends()
+    ends = OnePath()
     for _ in range(3):
         ends.exchange()
     now = ends.now + 900 * MS
@@ -128,6 +129,18 @@ def test_path_is_not_silent_when_traffic_starts() -> None:
     assert ends.relay.alive(now) == [True]
     assert list(ends.relay.due_probes(now + PROBE_INTERVAL)), "the path was not probed soon"
     assert ends.relay.alive(now + 2 * SECOND) == [False]
+
+
+class Differences(NamedTuple):
+    """How much longer each path's delay is than the shortest, and for how long each end holds packets, in ms."""
+
+    to_proxy: list[int]
+    to_relay: list[int]
+    relay_patience: int
+    proxy_patience: int
+
+
+UNEQUAL_PATHS = Differences([0, 30], [0, 70], relay_patience=70 + 10, proxy_patience=30 + 10)
 
 
 class TwoPaths:
@@ -151,20 +164,25 @@ class TwoPaths:
                 assert answer is not None
                 self.relay.receive(answer, PROXY, self.now + (to_proxy + to_relay) * MS)
 
-    def differences(self) -> list[int]:
-        """Return the differences between the paths' delays in both directions, and the patience at both ends, in ms."""
+    def differences(self) -> Differences:
         relay_time, proxy_time = self.now + 200 * MS, self.now + self.clock_lead + 200 * MS
-        found = [*self.relay.delays(relay_time), *self.proxy.delays(proxy_time), self.relay.patience(relay_time)]
-        return [each // MS for each in (*found, self.proxy.patience(proxy_time))]
+        return Differences(
+            [each // MS for each in self.relay.delays(relay_time)],
+            [each // MS for each in self.proxy.delays(proxy_time)],
+            self.relay.patience(relay_time) // MS,
+            self.proxy.patience(proxy_time) // MS,
+        )
 
 
 def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     """Defect: if every path was silent, because the other daemon paused, packets were also sent on the dead path."""
     paths, present = TwoPaths(), [True, True]
-    assert paths.relay.usable(paths.now, present) == [True, True], "no path has ever answered"
+    assert paths.relay.usable(paths.now, present) == [True, True], "a path was unused before the first answer"
     for _ in range(4):
         paths.exchange()
-    assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, True], "both became silent at the same time"
+    assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, True], (
+        "a path was unused although both became silent at the same time"
+    )
     paths.dead = {1}
     for _ in range(4):
         paths.exchange()
@@ -193,7 +211,7 @@ def test_delay_differences_are_found_with_different_clocks() -> None:
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
-    assert paths.differences() == [0, 30, 0, 70, 70 + 10, 30 + 10]
+    assert paths.differences() == UNEQUAL_PATHS
 
 
 def test_long_dead_path_does_not_count_in_delays() -> None:
@@ -204,12 +222,12 @@ def test_long_dead_path_does_not_count_in_delays() -> None:
     paths.dead = {1}
     for _ in range(40):
         paths.exchange()
-    assert paths.differences() == [0, 0, 0, 0, 10, 10]
+    assert paths.differences() == Differences([0, 0], [0, 0], 10, 10)
 
 
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
-    """Defect: after its clock restarted, every message seemed late or early for 30 s."""
+    """Defect: after the clock of the host restarted, every message seemed late or early for 30 s."""
     paths = TwoPaths()
     for _ in range(4):
         paths.exchange()
@@ -223,8 +241,9 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
         for dead in ({1}, set[int]()):  # A message may be the first after the start, or one of many
             paths.dead = dead
             paths.exchange()
-            assert max(paths.differences()) <= 70 + 10
-    assert paths.differences() == [0, 30, 0, 70, 70 + 10, 30 + 10]
+            found = paths.differences()
+            assert max(*found.to_proxy, *found.to_relay, found.relay_patience, found.proxy_patience) <= 70 + 10
+    assert paths.differences() == UNEQUAL_PATHS
     queues = [path.estimator.queue for each in (paths.relay, paths.proxy) for path in each.paths]
     assert queues == [0, 0, 0, 0]
     assert paths.relay.alive(paths.now + 200 * MS) == [True, True]
@@ -233,7 +252,7 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
 
 def test_true_address_is_proven_despite_copied_probes() -> None:
     """Defect: two attackers who copied the relay's probes replaced its address among the candidates of the path."""
-    ends = Ends()
+    ends = OnePath()
     for _ in range(3):
         ends.exchange()
     for other, is_second in (
@@ -251,7 +270,7 @@ def test_true_address_is_proven_despite_copied_probes() -> None:
 
 
 def test_size_search_does_not_change_the_delay_of_a_path() -> None:
-    ends = Ends()
+    ends = OnePath()
     for _ in range(3):
         ends.exchange()
     for _ in range(300):
@@ -271,7 +290,7 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
 
 
 def test_late_reading_of_a_message_does_not_count_as_a_queue() -> None:
-    ends = Ends()
+    ends = OnePath()
     for _ in range(3):
         ends.exchange()
     probe = ends.probe()
@@ -288,7 +307,7 @@ def test_late_reading_of_a_message_does_not_count_as_a_queue() -> None:
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_longer_route_does_not_count_as_a_queue(host: str) -> None:
     """Defect: after a change of uplink or address, the additional delay counted as a queue for 30 s."""
-    ends, additional_ms = Ends(), 70
+    ends, additional_ms = OnePath(), 70
     for _ in range(3):
         ends.exchange()
     ends.relay.restart(0)
@@ -301,12 +320,12 @@ def test_longer_route_does_not_count_as_a_queue(host: str) -> None:
 
 
 def test_next_silence_predicts_when_a_path_is_silent() -> None:
-    ends = Ends()
+    ends = OnePath()
     assert ends.relay.next_silence(ends.now) is None
     for _ in range(3):
         ends.exchange()
-    for resumes in (False, True):
-        if resumes:
+    for traffic_resumes in (False, True):
+        if traffic_resumes:
             ends.relay.process_counters([PathCounters(1, 100, 0, 0)], ends.now + 60 * MS)
         now, checks = ends.now + 60 * MS, 0
         while ends.relay.alive(now) == [True]:
@@ -322,7 +341,7 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
 )
 def test_no_replay_changes_the_address_of_the_path(copies: list[tuple[int, End, int]]) -> None:
     """Copies of any of the last ten probes arrive from any address, at any time."""
-    ends, sent = Ends(), list[Message]()
+    ends, sent = OnePath(), list[Message]()
     ends.exchange()
     ends.exchange()
     for index, source, after in copies:

@@ -29,14 +29,14 @@ def search(sizes: SizeSearch, limit: int, now: int, loss: float = 0.0) -> int:
 @pytest.mark.parametrize("limit", [*SIZES, 1450, 9000])
 def test_search_finds_the_largest_size_that_passes(limit: int) -> None:
     sizes = SizeSearch()
-    assert search(sizes, limit, SECOND) < 50_000
+    assert search(sizes, limit, SECOND) < 50_000, "the search sent too many bytes"
     assert sizes.largest == max(each for each in SIZES if each <= limit)
 
 
 def test_search_finds_a_reduced_size_and_ignores_a_dead_path() -> None:
     sizes = SizeSearch()
     search(sizes, 1500, SECOND)
-    assert search(sizes, 1400, 20 * SECOND) == 0, "the size is searched again only later"
+    assert search(sizes, 1400, 20 * SECOND) == 0, "the size was searched again too early"
     search(sizes, 0, SEARCH_INTERVAL + 20 * SECOND)
     assert sizes.largest == 1500
     search(sizes, 1400, SEARCH_INTERVAL + 60 * SECOND)

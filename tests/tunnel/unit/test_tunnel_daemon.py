@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_tunnel import daemon as module
+from mptcp_tunnel import daemon as daemon_module
 from mptcp_tunnel.daemon import Daemon
 from mptcp_tunnel.kernel.packets import Received
 from mptcp_tunnel.message import Key, Kind, Message, pack
@@ -23,14 +23,14 @@ RELAY = Ends(End(ip_address("192.0.2.1"), 51820), End(ip_address("192.0.2.9"), 5
 
 
 @pytest.mark.parametrize("path", [MAX_PATHS - 1, MAX_PATHS, 255])
-def test_signed_message_with_too_high_a_path_number_is_refused(
+def test_message_is_accepted_only_with_a_possible_path_number(
     path: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: such a message of one relay ended the daemon, and with it the tunnels of all others."""
+    """Defect: a relay's signed message with a higher number ended the daemon, and with it the tunnels of all relays."""
     key = tmp_path / "key"
     key.write_bytes(SECRET)
     key.chmod(0o600)
-    monkeypatch.setattr(module, "Network", lambda: None)
+    monkeypatch.setattr(daemon_module, "Network", lambda: None)
     text = f"status_socket: {tmp_path}/socket\nuplinks: [lo]\ntunnels:\n  home: {{port: 51820, key: {key}}}\n"
     daemon: Any = Daemon(load_settings(text, "tunnel.yaml"))
     daemon._programs = SimpleNamespace(counters=lambda _: (PathCounters(0, 0, 0, 0),) * MAX_PATHS)

@@ -33,7 +33,7 @@ def status(*alive: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "found"),
+    ("answer", "expected"),
     [
         (None, Status.WARN),
         (status(), Status.FAIL),
@@ -41,11 +41,12 @@ def status(*alive: bool) -> dict[str, Any]:
         (status(True, False), Status.WARN),
         (status(True, True), Status.OK),
     ],
+    ids=["no answer", "no path", "no path alive", "one path alive", "both paths alive"],
 )
-def test_doctor_judges_the_states_of_the_paths(tunnel: Tunnel, answer: dict[str, Any] | None, found: Status) -> None:
+def test_doctor_judges_the_states_of_the_paths(tunnel: Tunnel, answer: dict[str, Any] | None, expected: Status) -> None:
     (finding,) = doctor.check_paths([tunnel], answer)
-    assert finding.status is found
-    assert found is Status.OK or (finding.why and finding.remedy)
+    assert finding.status is expected
+    assert expected is Status.OK or (finding.why and finding.remedy)
     assert ("lte" in finding.text) == (answer == status(True, False))
 
 
@@ -54,7 +55,11 @@ def test_doctor_judges_the_port_of_the_program(tunnel: Tunnel) -> None:
     assert doctor.check_program(tunnel, {1194}).status is Status.WARN
 
 
-@pytest.mark.parametrize("answer", [b"", b'{"tunnels": [{"na', b"[" * 100_000, b"[]"])
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b'{"tunnels": [{"na', b"[" * 100_000, b"[]"],
+    ids=["empty", "cut off", "deeply nested", "list"],
+)
 def test_malformed_answer_of_the_daemon_counts_as_no_answer(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

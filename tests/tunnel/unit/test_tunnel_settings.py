@@ -64,7 +64,8 @@ def test_each_mode_is_read(lines: str, split: Split) -> None:
 )
 def test_limit_of_spill_follows_the_delays_unless_it_is_set(lines: str, limits: list[int]) -> None:
     split = load_settings(f"{RELAY}    {lines}\n", "t").tunnels[0].split
-    assert [split.spill_limit(delay) for delay in (0, 4_000_000, 40_000_000)] == limits
+    # The greatest difference between the delays of the paths is 0, 4 or 40 ms.
+    assert [split.spill_limit(difference) for difference in (0, 4_000_000, 40_000_000)] == limits
 
 
 def test_shares_follow_the_weights() -> None:

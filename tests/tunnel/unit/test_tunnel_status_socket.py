@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for the tunnel daemon's status socket.
 
-It applies the classes that the throttler requests, then sends the status.
+The daemon applies the classes that the throttler requests, and then sends its status.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Daemon:
         self.selector = selectors.DefaultSelector()
         self.applied: list[Any] = []
         self.filler = ""
+        """Text that makes the status longer."""
         self.socket = StatusSocket(
             path, self.selector, self.apply, lambda: {"applied": len(self.applied), "filler": self.filler}
         )
@@ -46,7 +47,7 @@ def connected(path: Path) -> Iterator[socket.socket]:
         yield client
 
 
-def answer(daemon: Daemon, client: socket.socket) -> Any:
+def read_answer(daemon: Daemon, client: socket.socket) -> Any:
     received = b""
     while True:
         daemon.run_once()
@@ -72,6 +73,17 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
         ([b'{"classes": {"7": [1e999, 1]}}\n'], []),
         ([b"x" * (1 << 20), b"y" * 100], []),
     ],
+    ids=[
+        "no request",
+        "one class",
+        "request in pieces",
+        "list",
+        "malformed JSON",
+        "deeply nested",
+        "class without numbers",
+        "infinite number",
+        "too long",
+    ],
 )
 def test_requested_classes_are_applied_before_the_answer(
     tmp_path: Path, chunks: list[bytes], applied: list[Any]
@@ -89,7 +101,7 @@ def test_requested_classes_are_applied_before_the_answer(
                 except BrokenPipeError:
                     break
                 daemon.run_once()
-        assert answer(daemon, client)["applied"] == len(applied)
+        assert read_answer(daemon, client)["applied"] == len(applied)
     assert daemon.applied == applied
     daemon.socket.close()
     assert not path.parent.exists()
@@ -99,8 +111,8 @@ def test_silent_client_does_not_delay_others(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path / "socket")
     with connected(tmp_path / "socket") as silent, connected(tmp_path / "socket") as other:
         other.send(b'{"classes": {}}\n')
-        assert answer(daemon, other)["applied"] == 1
-        assert answer(daemon, silent)["applied"] == 1
+        assert read_answer(daemon, other)["applied"] == 1
+        assert read_answer(daemon, silent)["applied"] == 1
     daemon.socket.close()
 
 
@@ -111,7 +123,7 @@ def test_client_that_does_not_read_is_dropped_without_delay(tmp_path: Path, monk
     with connected(tmp_path / "socket") as not_reading, connected(tmp_path / "socket") as other:
         for client in (not_reading, other):
             client.send(b'{"classes": {}}\n')
-        assert answer(daemon, other)["applied"] == 2
+        assert read_answer(daemon, other)["applied"] == 2
         later = time.monotonic() + ANSWER_SECONDS
         monkeypatch.setattr(time, "monotonic", lambda: later)
         daemon.run_once()
@@ -130,5 +142,5 @@ def test_slow_request_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             for _ in range(3):
                 daemon.run_once()
             now += 0.9 * REQUEST_SECONDS
-        assert answer(daemon, client)["applied"] == 1
+        assert read_answer(daemon, client)["applied"] == 1
     daemon.socket.close()

@@ -7,7 +7,7 @@ MAP(found, BPF_MAP_TYPE_HASH, __u64, __u32);
 SEC("iter/tcp")
 int mptcp_test(struct bpf_iter__tcp *context)
 {
-    void *plain = context->sk_common, *socket = plain ? to_tcp_socket(plain) : 0;
+    void *common = context->sk_common, *socket = common ? to_tcp_socket(common) : 0;
     __u32 not_sent;
 
     if (socket) {
