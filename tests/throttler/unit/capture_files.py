@@ -15,6 +15,7 @@ START = 1_700_000_000.0
 Frame = tuple[float, str, bytes]
 """Time, interface, and the frame with its Ethernet header."""
 Wrap = Callable[[bytes], bytes]
+"""Function that changes a frame with an Ethernet header to a frame of another link layer."""
 
 ETHERNET, RAW, COOKED, COOKED_2 = 1, 101, 113, 276
 
@@ -64,6 +65,7 @@ def bare(frame: bytes) -> bytes:
 def pcap(
     frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, snap: int = 65535, big: bool = False
 ) -> bytes:
+    """Return a pcap file with the first *snap* bytes of each frame. *big*: big-endian headers."""
     order = ">" if big else "<"
     parts = [struct.pack(order + "IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, snap, link_type)]
     for time, _, frame in frames:
@@ -85,6 +87,7 @@ def option(code: int, value: bytes, order: str = "<") -> bytes:
 
 
 def pcapng(frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, named: bool = True) -> bytes:
+    """Return a pcapng file, with the names of the interfaces if *named*."""
     frames = list(frames)
     names = list(dict.fromkeys(name for _, name, _ in frames))
     parts = [block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]

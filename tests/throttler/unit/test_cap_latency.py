@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the time from a cap's decision to its full effect: its start, its end, and caps without such a time."""
+"""Tests for the histogram of times from a cap's decision to its full effect: when a cap is counted, with which time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_changed_rate_counts_when_the_class_has_the_new_rate(soft: bool) -> None
     scene.decide(verdict(1, SLOWER))
     scene.apply(0.5)
     if soft:
-        assert scene.totals == (2, 0.01), "a lower rate is reached by a transition"
+        assert scene.totals == (2, 0.01), "a lower rate was counted before its transition was complete"
         scene.planner.complete(subflow(1))
         scene.apply()
     assert scene.totals == (3, 0.51)
@@ -155,7 +155,7 @@ def test_entry_of_the_previous_cap_does_not_count() -> None:
     scene.apply()
     scene.decide(verdict(1, OTHER))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.totals == (1, 0), "the old entry, which another program removed, was repaired"
+    assert scene.totals == (1, 0), "the repaired entry of the previous cap was counted"
     scene.planner.complete(subflow(1))
     scene.apply(1)
     assert scene.totals == (2, 1)
@@ -260,8 +260,8 @@ async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> Non
         assert effect("down") == effect("up") == (0, 0)
         await scene.reload(CAPPED)
         await until(lambda: effect("down")[0] == 1)
-        assert effect("down")[1] > 0.2, "a transition takes some time"
-        assert scene.request(query="summary")["reaction"]["total"] == 0, "there was no join"
+        assert effect("down")[1] > 0.2, "the time of the transition was not counted"
+        assert scene.request(query="summary")["reaction"]["total"] == 0, "a reaction was counted without a join"
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         await until(lambda: effect("up")[0] == 1)
         assert effect("down")[0] == 1

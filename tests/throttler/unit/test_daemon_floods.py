@@ -20,7 +20,7 @@ from mptcp_throttler.runtime.engine import MAX_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
 PAUSE_SECONDS = 3600.0
-"""Length of a pause in seconds. The test ends this pause itself."""
+"""Length of a pause. The test itself ends pauses of this length."""
 
 
 def forged_join(number: int, interface: str = "w0") -> Subflow:

@@ -107,7 +107,7 @@ def test_only_subflows_with_a_cap_are_counted_as_capped(tmp_path: Path, capsys: 
         async with running(path, CAPPED, kernel) as scene:
             assert capped_in_status(scene, capsys) == "1 capped subflow"
             report_event(scene, KernelEventKind.CLOSED, 7, "10.1.0.1")
-            assert kernel.netfilter.entries, "the ended subflow keeps its entry for some time"
+            assert kernel.netfilter.entries, "the entry of the ended subflow was removed at once"
             assert capped_in_status(scene, capsys) == "0 capped subflows"
             report_event(scene, KernelEventKind.CREATED, 8, "10.1.0.2")
             assert capped_in_status(scene, capsys) == "1 capped subflow"
@@ -222,7 +222,9 @@ def test_refused_reload_is_shown_until_another_reload_succeeds(
             # A separate task may also send the status text now.
             started, reload_time, ready = (line for line in lines if not line.startswith("STATUS="))
             assert (started, reload_time[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
-            assert "RELOAD REFUSED" in lines[lines.index(ready) + 1], "Defect: the text was sent five seconds later"
+            assert "RELOAD REFUSED" in lines[lines.index(ready) + 1], (
+                "the new text was not sent at once (defect: five seconds later)"
+            )
             reloads = scene.status()["reloads"]
             assert (reloads["accepted"], reloads["refused"]) == (0, 1)
             assert abs(reloads["last_refused"]["time"] - time.time()) < 60
@@ -363,15 +365,15 @@ def test_dry_run_logs_no_caps_until_it_ends(
 
             dry_run_line = "rule cap-a: 3 would be capped; 3 subflows would be capped now (dry run)"
             await until(lambda: dry_run_line in caplog.messages)
-            ended = time.time()
-            assert since() < ended
+            dry_run_end = time.time()
+            assert since() < dry_run_end
             await scene.reload(CAPPED)
             await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
-            assert since() >= ended
-            start = time.time()
+            assert since() >= dry_run_end
+            dry_run_start = time.time()
             await scene.reload(CAPPED + "dry_run: true\n")
             await until(lambda: "rule cap-a: 3 lifted; 0 subflows capped now" in caplog.messages)
-            assert since() >= start
+            assert since() >= dry_run_start
             assert sum("capped" in each for each in caplog.messages) == 4
 
     test(tmp_path)

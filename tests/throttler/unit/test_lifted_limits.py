@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 
 class Pacing(FakePacing):
-    """Fake pacing. Unless *at_once*, a socket applies its limit after a round trip, and *idle* sockets have none."""
+    """Fake pacing. Unless *at_once*, sockets apply a limit when they send, and *idle* sockets never send."""
 
     at_once = True
     idle: frozenset[int] = frozenset()

@@ -51,14 +51,14 @@ def fields(datagram: bytes) -> dict[str, str]:
     """Return the fields of an entry in the format of systemd.io/JOURNAL_NATIVE_PROTOCOL."""
     fields_found = {}
     while datagram:
-        head, _, rest = datagram.partition(b"\n")
+        head, _, remaining = datagram.partition(b"\n")
         name, equals, value = head.partition(b"=")
         if not equals:
-            size = int.from_bytes(rest[:8], "little")
-            value, end, datagram = rest[8 : 8 + size], rest[8 + size : 9 + size], rest[9 + size :]
+            size = int.from_bytes(remaining[:8], "little")
+            value, end, datagram = remaining[8 : 8 + size], remaining[8 + size : 9 + size], remaining[9 + size :]
             assert end == b"\n"
         else:
-            datagram = rest
+            datagram = remaining
         fields_found[name.decode()] = value.decode()
     return fields_found
 
@@ -135,8 +135,8 @@ def test_entries_that_the_journal_refuses_become_lines(
         log.info("number %d", number)
     accepted = [each["MESSAGE"] for each in journald.entries()]
     lines = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
-    assert accepted, "the journal accepts as many entries as its socket holds"
-    assert lines, "the other entries become lines, because the log does not wait for the journal"
+    assert accepted, "the journal accepted no entry, although its socket holds some"
+    assert lines, "no entry became a line, although the journal's socket was full"
     assert accepted + lines == [f"INFO: number {number}" for number in range(10_000)]
 
 

@@ -43,7 +43,7 @@ def test_subflow_above_the_maximum_is_reported(captured: bool) -> None:
     check_tables(tracker, SMALL)
     feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
     assert kinds_of_events(tracker, excess_subflow.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
-        "the subflow is tracked when another has closed"
+        "the subflow is not tracked although another has closed"
     )
 
 
@@ -92,13 +92,13 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
     in_kernel: dict[FourTuple, object] = {first.four_tuple: first}
     for action, port in actions:
         path = host.join(port=port)
-        ends = path.four_tuple
+        four_tuple = path.four_tuple
         if action == "forged":
             events = feed(tracker, *host.join(address="192.0.2.99", port=port).handshake())
-        elif action == "joined" and ends not in in_kernel:
-            in_kernel[ends] = path
+        elif action == "joined" and four_tuple not in in_kernel:
+            in_kernel[four_tuple] = path
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-        elif action == "closed" and in_kernel.pop(ends, None) is not None:
+        elif action == "closed" and in_kernel.pop(four_tuple, None) is not None:
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
@@ -109,7 +109,9 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 assert event.four_tuple in in_kernel
-                assert len(tracked & in_kernel.keys()) == MAX_SUBFLOWS, "the tracker has only subflows that exist"
+                assert len(tracked & in_kernel.keys()) == MAX_SUBFLOWS, (
+                    "excess was reported although not all tracked subflows exist"
+                )
                 del in_kernel[event.four_tuple]
         events = []
         assert in_kernel.keys() <= tracked

@@ -85,7 +85,7 @@ class TestInterface:
 Reply = Callable[[Path], Segment]
 
 
-class TestRefused:
+class TestRefusedJoins:
     @pytest.mark.parametrize(
         ("reply", "detail"),
         [
@@ -102,7 +102,7 @@ class TestRefused:
         (event,) = feed(tracker, path.syn(), reply(path))
         assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, path.four_tuple)
         assert event.detail == detail
-        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply is not reported again"
+        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply was reported again"
         assert tracker.counters.joins_refused == 2
 
     def test_join_with_an_unknown_token_or_a_wrong_hmac_counts_as_refused(self, tracker: Tracker, host: Host) -> None:
@@ -121,7 +121,7 @@ class TestRefused:
         assert kinds_of_events(tracker, path.syn(), path.syn_ack(), path.rst(), path.fin()) == []
         assert kinds_of_events(tracker, path.ack(), path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
 
-    def test_flood_of_refused_joins_is_counted_but_not_reported(self, host: Host) -> None:
+    def test_flood_of_refused_joins_is_counted_in_bounded_tables(self, host: Host) -> None:
         tracker = Tracker([PORT], SMALL)
         for port in range(100):
             path = host.join(port=port)
@@ -133,7 +133,7 @@ class TestRefused:
         assert not any(tracker.table_sizes.values())
 
 
-class TestCounted:
+class TestCounters:
     def test_fallback_to_tcp_is_counted(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         assert kinds_of_events(tracker, path.syn(), path.plain_syn_ack(), path.ack()) == []

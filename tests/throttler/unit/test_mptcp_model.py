@@ -245,8 +245,8 @@ class SegmentsAndEvents(RuleBasedStateMachine):
                 subflows[event.four_tuple] = Real(subflows[event.four_tuple].path, event.backup)
             else:
                 path = next(self._paths(event.token, event.four_tuple))
-                known = subflows.get(event.four_tuple)
-                subflows[event.four_tuple] = Real(path, event.backup if known is None else known.backup)
+                earlier = subflows.get(event.four_tuple)
+                subflows[event.four_tuple] = Real(path, event.backup if earlier is None else earlier.backup)
 
     def _paths(self, token: int, four_tuple: FourTuple) -> Iterator[Path]:
         number = next(index for index, host in enumerate(self.hosts) if host.token == token)
@@ -337,10 +337,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         with_syn=st.booleans(),
     )
     def replay(self, number: int, port: int | None, index: int, is_later_attempt: bool, with_syn: bool) -> None:
-        """Deliver a segment on another interface.
-
-        A real stack could have sent it, in this attempt or in another.
-        """
+        """Deliver, on another interface, a segment that a real stack could send, in this attempt or in a later one."""
         path = self.path(number, port)
         path = path.later_attempt() if is_later_attempt else path
         host = path.host
@@ -382,7 +379,7 @@ class SegmentsAndEventsIPv6(SegmentsAndEvents):
     version = 6
 
 
-CASE = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
+SETTINGS = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
 for machine in (SegmentsAndEvents, SegmentsAndEventsIPv6):
-    machine.TestCase.settings = CASE
+    machine.TestCase.settings = SETTINGS
 TestSegmentsAndEvents, TestSegmentsAndEventsIPv6 = SegmentsAndEvents.TestCase, SegmentsAndEventsIPv6.TestCase

@@ -150,6 +150,7 @@ class Kernel(RuleBasedStateMachine):
         self.receive(self.tracker.apply_event(host.closed()))
 
     def write(self, count: int) -> list[KernelSubflow]:
+        """Write the next part of the dump. Return the part before, which is read now."""
         before, self.written_part = self.written_part, []
         for index in range(self.position, min(self.position + count, len(PATHS))):
             if index in self.open_indexes:
@@ -192,10 +193,12 @@ class Kernel(RuleBasedStateMachine):
         expected = {PATHS[index].four_tuple for index in self.open_indexes if index // 3 in known_connections}
         active = self.active()
         assert expected <= active
-        assert {f for f in active if f.local_port == PORT} == {f for f in expected if f.local_port == PORT}
+        assert {each for each in active if each.local_port == PORT} == {
+            each for each in expected if each.local_port == PORT
+        }
 
     def active(self) -> set[FourTuple]:
-        return {subflow.four_tuple for c in self.tracker.connections.values() for subflow in c.subflows}
+        return {subflow.four_tuple for each in self.tracker.connections.values() for subflow in each.subflows}
 
     @invariant()
     def check_active_subflows(self) -> None:
@@ -221,7 +224,7 @@ class TestConcurrentChanges:
         assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
-        assert tracker.needs_resync, "a failed dump does not count as the requested one"
+        assert tracker.needs_resync, "the unfinished dump counted as the requested one"
         assert tracker.counters.resyncs == 0
 
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
@@ -237,7 +240,7 @@ class TestConcurrentChanges:
         assert kinds_of_events(tracker, host.closed() if kind is K.CLOSED else path.kernel(kind)) == []
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         assert kinds(tracker.resync([path.kernel_subflow()], host.time + 5))[:2] == [OPENED, ACTIVE], (
-            "a later dump adds the subflow"
+            "a later dump did not add the subflow"
         )
 
     def test_subflow_closed_during_a_long_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
@@ -247,7 +250,7 @@ class TestConcurrentChanges:
         tracker.expire(host.time + 60)
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         tracker.expire(host.time + 60)
-        assert tracker.table_sizes["ended"] == 0, "records of ended subflows are kept only until the dump ends"
+        assert tracker.table_sizes["ended"] == 0, "the record of the ended subflow was kept after the dump"
 
     def test_later_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
@@ -304,7 +307,7 @@ class TestConcurrentChanges:
         assert steps == [[DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 2]
 
 
-class TestUnchanged:
+class TestDifferences:
     def test_unchanged_subflow_keeps_its_snapshot(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         tracker.resync([path.kernel_subflow()], host.time)
@@ -332,7 +335,7 @@ class TestUnchanged:
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
 
 
-class TestFull:
+class TestFullConnection:
     """The events about a join and about a close were lost, so the connection seems to be full."""
 
     @staticmethod

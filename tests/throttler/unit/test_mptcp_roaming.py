@@ -100,9 +100,9 @@ def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple
         for event in events:
             if event.kind is EventKind.CONNECTION_EXCESS:
                 in_kernel.pop(event.token, None)
-        for token, (began, four_tuple) in in_kernel.items():
+        for token, (start, four_tuple) in in_kernel.items():
             connection = tracker.connections[token]
-            assert connection.since == began
+            assert connection.since == start
             assert [each.four_tuple for each in connection.subflows] == ([] if four_tuple is None else [four_tuple])
         check_tables(tracker, SMALL)
         subscriber.assert_agrees_with(tracker)

@@ -59,9 +59,11 @@ def test_clients_at_their_limits_leave_room_for_another_client(room: int, client
     ]
     free = room - len(admitted)
     assert free >= room // (clients + 1)
-    assert max(Counter(admitted).values()) <= free + 1, "no client's count exceeds the rest by more than one"
+    assert max(Counter(admitted).values()) <= free + 1, (
+        "a client exceeds the remaining room by more than one connection"
+    )
     for _ in range((free + 1) // 2):
-        assert shares.allows(client_address(99)), "another client gets half of the rest"
+        assert shares.allows(client_address(99)), "another client was refused half of the remaining room"
         shares.add(client_address(99))
 
 
@@ -103,13 +105,13 @@ def test_connection_above_a_share_is_reported_and_another_client_has_room(captur
     (event,) = feed(tracker, *(excess_path.handshake() if captured else ()), excess_path.kernel(CREATED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, excess_path.four_tuple)
     assert event.detail == "192.0.2.0 has 6 connections; there is room for 6 more connections of all clients together"
-    assert len(tracker.connections) == MAX_CONNECTIONS // 2, "the earlier connections stay"
+    assert len(tracker.connections) == MAX_CONNECTIONS // 2, "an earlier connection was removed"
     assert tracker.counters.connections_refused == 1
     assert kinds_of_events(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
     feed(tracker, *(path.host.closed() for path in paths[:2]))
     assert kinds_of_events(tracker, excess_path.kernel(CREATED)) == [OPENED, ACTIVE], (
-        "a new connection fits when two have closed"
+        "a new connection was refused although two had closed"
     )
 
 
@@ -117,7 +119,7 @@ def test_connection_above_a_share_is_reported_and_another_client_has_room(captur
 def test_join_of_a_refused_connection_does_not_count_for_a_share(captured: bool) -> None:
     """Defect: the join counted for its own source address.
 
-    So the next connection of that client was refused.
+    So the next connection from that address was refused.
     """
     tracker, _ = tracker_with_full_share()
     excess_path = path_of(99)
@@ -128,7 +130,7 @@ def test_join_of_a_refused_connection_does_not_count_for_a_share(captured: bool)
     event = feed(tracker, join.kernel(JOINED))[-1]
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, join.four_tuple)
     assert len(tracker.connections) == count
-    assert tracker.counters.connections_refused == 1, "a refused connection is counted once"
+    assert tracker.counters.connections_refused == 1, "a refused connection was counted again"
     check_tables(tracker, SMALL)
 
 
@@ -217,12 +219,14 @@ def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
     assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + MAX_CONNECTIONS // 2, MAX_CONNECTIONS // 2)
     feed(tracker, paths[0].host.closed())
-    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], "its client already exceeds its share"
+    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], (
+        "a client above its share got another connection"
+    )
     assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
     stay = [*others, *paths[1 : MAX_CONNECTIONS // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
     assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
     events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
-    assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
+    assert kinds(events) == [EXCESS], "not exactly the new connection of the later dump was refused"
 
 
 def test_clients_that_had_filled_the_table_leave_room_for_another() -> None:
@@ -231,7 +235,7 @@ def test_clients_that_had_filled_the_table_leave_room_for_another() -> None:
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
     counts = Counter(connection.subflows[0].four_tuple.remote for connection in tracker.connections.values())
     assert sorted(counts.values()) == [MAX_CONNECTIONS // 3, MAX_CONNECTIONS // 3 + 1], (
-        "each client keeps a third, according to the rule"
+        "the clients did not keep a third of the room each"
     )
     assert kinds_of_events(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
 
@@ -249,7 +253,7 @@ def test_allowed_connections_are_allowed_after_a_restart_in_any_order(
             shares.release(in_kernel.pop(0))
     listed = ConnectionShares(room)
     for client_key in sorted(in_kernel):
-        assert listed.allows_older(client_key), "also in the order of a dump"
+        assert listed.allows_older(client_key), "a connection was refused in the order of a dump"
         listed.add(client_key)
 
 

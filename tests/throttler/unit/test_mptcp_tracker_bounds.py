@@ -109,7 +109,7 @@ def test_snapshots_do_not_change(tracker: Tracker) -> None:
     path = Host().initial()
     feed(tracker, *path.established())
     before = tracker.connections[path.host.token]
-    assert tracker.connections[path.host.token] is before, "the snapshot is created once"
+    assert tracker.connections[path.host.token] is before, "the snapshot was created again"
     feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
     assert [each.four_tuple for each in before.subflows] == [path.four_tuple]
     assert known_subflows(tracker, path.host) == []

@@ -60,7 +60,7 @@ class TestEvents:
         path.four_tuple = path.four_tuple._replace(local_port=45678)
         assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
         assert kinds(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED], (
-            "the dump lists only subflows at listening ports"
+            "not exactly the subflow at the listening port was closed"
         )
         assert known_subflows(tracker, host) == [path.four_tuple]
         assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
@@ -150,17 +150,17 @@ class TestResync:
         assert known_subflows(tracker, host) == []
 
     def test_resync_keeps_subflows_that_began_after_the_dump(self, tracker: Tracker, host: Host) -> None:
-        began = host.time
+        dump_time = host.time
         path = open_connection(tracker, host)
-        assert tracker.resync([], began) == []
-        assert tracker.resync([], host.time + 0.5) == [], "the subflow began within the grace time"
+        assert tracker.resync([], dump_time) == []
+        assert tracker.resync([], host.time + 0.5) == [], "a subflow that dump_time within the grace time was closed"
         assert known_subflows(tracker, host) == [path.four_tuple]
 
     def test_resync_does_not_restore_subflows_that_ended_after_the_dump(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
-        dump, began = [path.kernel_subflow()], host.time
+        dump, dump_time = [path.kernel_subflow()], host.time
         feed(tracker, path.kernel(K.SUBFLOW_CLOSED))
-        assert tracker.resync(dump, began) == []
+        assert tracker.resync(dump, dump_time) == []
         assert known_subflows(tracker, host) == []
 
     def test_resync_corrects_details(self, tracker: Tracker, host: Host) -> None:
@@ -175,15 +175,15 @@ class TestResync:
     def test_resync_ignores_details_older_than_an_event(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         host.time += 5
-        began = host.time
+        dump_time = host.time
         assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_PRIORITY, backup=True)) == [CHANGED]
-        assert tracker.resync([path.kernel_subflow(backup=False)], began) == []
+        assert tracker.resync([path.kernel_subflow(backup=False)], dump_time) == []
         assert kinds(tracker.resync([path.kernel_subflow(backup=False)], host.time + 1)) == [CHANGED]
 
     def test_resync_adds_other_ports_only_for_a_known_token(self, tracker: Tracker, host: Host) -> None:
-        initial, known, foreign = host.initial(), host.join(), Host("foreign").initial()
+        initial, joined, foreign = host.initial(), host.join(), Host("foreign").initial()
         on_other_port = [
-            path.kernel_subflow(four_tuple=path.four_tuple._replace(local_port=45678)) for path in (known, foreign)
+            path.kernel_subflow(four_tuple=path.four_tuple._replace(local_port=45678)) for path in (joined, foreign)
         ]
         assert kinds(tracker.resync([initial.kernel_subflow(), *on_other_port], host.time)) == [OPENED, ACTIVE, ACTIVE]
         assert list(tracker.connections) == [host.token]
