@@ -42,10 +42,12 @@ def tag_inserter(*protocols: int) -> Wrap:
 
 
 def cooked_capture_frame(frame: bytes) -> bytes:
+    """Return *frame* with the header of Linux cooked capture."""
     return struct.pack("!HHH8s", _packet_type(frame), 1, 6, frame[6:12]) + frame[12:]
 
 
 def cooked_2(frame: bytes) -> bytes:
+    """Return *frame* with the header of Linux cooked capture, version 2."""
     return frame[12:14] + struct.pack("!HIHBB8s", 0, 3, 1, _packet_type(frame), 6, frame[6:12]) + frame[14:]
 
 
@@ -59,6 +61,7 @@ def _packet_type(frame: bytes) -> int:
 
 
 def bare(frame: bytes) -> bytes:
+    """Return the IP packet of *frame*."""
     return frame[14:]
 
 

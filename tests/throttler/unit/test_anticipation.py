@@ -84,7 +84,7 @@ def test_connection_of_an_unknown_client_is_expected_on_two_paths(clients: Clien
     assert clients.expected_paths(clients.begin(100.0), 100.0) == 2
 
 
-def test_connection_from_before_the_start_is_not_anticipated(clients: Clients) -> None:
+def test_connection_from_before_the_start_has_no_anticipated_path(clients: Clients) -> None:
     token = clients.begin(100.0, observed_from_start=False)
     assert clients.expected_paths(token, 100.0) == 1
     assert clients.decide_due(200.0) == []
@@ -114,7 +114,7 @@ def test_anticipation_resumes_after_a_later_join(clients: Clients) -> None:
     assert clients.anticipation.next_window_end == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
 
 
-def test_connection_that_loses_its_join_is_not_anticipated(clients: Clients) -> None:
+def test_connection_that_loses_its_join_has_no_anticipated_path(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
     clients.lose_join(token)

@@ -59,8 +59,8 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
         await until(lambda: len(scene.engine.tracker.connections) >= BATCH)
         for host, join in dialogues:
             host.time = clock.now
-            events.give(join.kernel(KernelEventKind.SUBFLOW_CLOSED))
-            events.give(host.closed())
+            events.give(join.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+            events.give(host.close_event())
             clock.now = max(clock.now, host.time)
         await asyncio.sleep(0.01)
         # Entries that are kept for some time are freed in slices.

@@ -105,7 +105,7 @@ async def test_anticipation_can_be_switched_off(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_connection_from_before_the_start_is_not_anticipated(tmp_path: Path) -> None:
+async def test_connection_from_before_the_start_has_no_anticipated_subflow(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(1, ADDRESS_A)
     async with running(tmp_path, CAPPED, kernel) as scene:

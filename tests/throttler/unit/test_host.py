@@ -25,7 +25,7 @@ from mptcp_throttler.policy.load import load_policy
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Path:
+def policy_file(tmp_path: Path) -> Path:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     for directory in (tmp_path, *tmp_path.parents):
@@ -37,37 +37,39 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
-def test_readable_file_is_no_problem(policy: Path) -> None:
-    assert list(unreadable_files([policy], "nobody")) == []
+def test_readable_file_is_no_problem(policy_file: Path) -> None:
+    assert list(unreadable_files([policy_file], "nobody")) == []
 
 
-def test_policy_that_only_root_can_read_is_reported(policy: Path) -> None:
+def test_policy_that_only_root_can_read_is_reported(policy_file: Path) -> None:
     """Defect: the check succeeded because it ran as root, but the daemon failed."""
-    policy.chmod(0o600)
-    (problem,) = unreadable_files([policy], "nobody")
+    policy_file.chmod(0o600)
+    (problem,) = unreadable_files([policy_file], "nobody")
     expected = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
-    assert str(problem) == f"{policy}: {expected}"
+    assert str(problem) == f"{policy_file}: {expected}"
 
 
-def test_group_from_the_units_drop_in_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_from_the_units_drop_in_counts(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the check ignored groups from the unit's drop-ins, and refused a valid configuration."""
-    policy.chmod(0o640)
-    groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
-    assert len(list(unreadable_files([policy], "nobody"))) == 1
+    policy_file.chmod(0o640)
+    groups = {"mptcp-throttler.service": [policy_file.stat().st_gid]}
+    assert len(list(unreadable_files([policy_file], "nobody"))) == 1
     monkeypatch.setattr(readable, "groups_of_unit", groups.__getitem__)
-    assert list(unreadable_files([policy], "nobody")) == []
+    assert list(unreadable_files([policy_file], "nobody")) == []
 
 
-def test_directory_that_the_user_cannot_enter_is_reported(policy: Path) -> None:
-    policy.parent.chmod(0o700)
-    assert len(list(unreadable_files([policy], "nobody"))) == 1
+def test_directory_that_the_user_cannot_enter_is_reported(policy_file: Path) -> None:
+    policy_file.parent.chmod(0o700)
+    assert len(list(unreadable_files([policy_file], "nobody"))) == 1
 
 
-def test_file_is_not_checked_for_an_unknown_user_or_without_root(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy.chmod(0o600)
-    assert list(unreadable_files([policy], "no-such-user-here")) == []
+def test_file_is_not_checked_for_an_unknown_user_or_without_root(
+    policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy_file.chmod(0o600)
+    assert list(unreadable_files([policy_file], "no-such-user-here")) == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert list(unreadable_files([policy], "nobody")) == []
+    assert list(unreadable_files([policy_file], "nobody")) == []
 
 
 def settings_with_group(name: str) -> Settings:

@@ -42,14 +42,14 @@ class Journal:
     def entries(self) -> Iterator[dict[str, str]]:
         while True:
             try:
-                yield fields(self._socket.recv(1 << 20))
+                yield fields_of(self._socket.recv(1 << 20))
             except BlockingIOError:
                 return
 
 
-def fields(datagram: bytes) -> dict[str, str]:
+def fields_of(datagram: bytes) -> dict[str, str]:
     """Return the fields of an entry in the format of systemd.io/JOURNAL_NATIVE_PROTOCOL."""
-    fields_found = {}
+    fields = {}
     while datagram:
         head, _, remaining = datagram.partition(b"\n")
         name, equals, value = head.partition(b"=")
@@ -59,8 +59,8 @@ def fields(datagram: bytes) -> dict[str, str]:
             assert end == b"\n"
         else:
             datagram = remaining
-        fields_found[name.decode()] = value.decode()
-    return fields_found
+        fields[name.decode()] = value.decode()
+    return fields
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
 def test_parsed_entry_equals_the_written_one(text: str, extra_fields: dict[str, str]) -> None:
     encodable = {name: value.encode(errors="replace").decode() for name, value in extra_fields.items()}
     expected = {"MESSAGE": text, "PRIORITY": "6", **encodable}
-    assert fields(journal.entry(text, 6, extra_fields)) == expected
+    assert fields_of(journal.entry(text, 6, extra_fields)) == expected
 
 
 def test_field_with_several_values_is_repeated() -> None:

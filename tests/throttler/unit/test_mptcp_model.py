@@ -168,8 +168,8 @@ class SegmentsAndEvents(RuleBasedStateMachine):
             return
         self.send(*path.handshake())
         self.truth[path.host.token] = {path.four_tuple: Real(path, False)}
-        self.report(path.kernel(KernelEventKind.CREATED))
-        self.report(path.kernel(KernelEventKind.ESTABLISHED))
+        self.report(path.kernel_event(KernelEventKind.CREATED))
+        self.report(path.kernel_event(KernelEventKind.ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS, backup=st.booleans())
     def joins(self, number: int, port: int, backup: bool) -> None:
@@ -180,7 +180,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
             return
         self.send(*path.handshake())
         subflows[path.four_tuple] = Real(path, backup)
-        self.report(path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+        self.report(path.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), backup=st.booleans())
     def changes_priority(self, number: int, port: int | None, backup: bool) -> None:
@@ -189,7 +189,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         if real is not None:
             self.send(path.from_client(ACK, MpPrio(backup)))
             self.truth[path.host.token][path.four_tuple] = Real(real.path, backup)
-            self.report(path.kernel(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
+            self.report(path.kernel_event(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), reset=st.booleans())
     def ends(self, number: int, port: int | None, reset: bool) -> None:
@@ -199,10 +199,10 @@ class SegmentsAndEvents(RuleBasedStateMachine):
             return
         self.send(*([path.rst()] if reset else [path.fin(), path.proxy_fin()]))
         if subflows:
-            self.report(path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+            self.report(path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
         else:
             del self.truth[path.host.token]
-            self.report(path.host.closed())
+            self.report(path.host.close_event())
 
     @rule(number=NUMBERS, port=PORTS | st.none())
     def sends_a_handshake_that_is_not_accepted(self, number: int, port: int | None) -> None:

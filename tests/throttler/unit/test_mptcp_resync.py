@@ -114,7 +114,7 @@ class Kernel(RuleBasedStateMachine):
     def event(self, path: Path, kind: K) -> None:
         self.time += 0.001
         path.host.time = self.time
-        self.receive(self.tracker.apply_event(path.kernel(kind)))
+        self.receive(self.tracker.apply_event(path.kernel_event(kind)))
 
     @rule(index=indexes, lost=st.booleans())
     def open(self, index: int, lost: bool) -> None:
@@ -147,7 +147,7 @@ class Kernel(RuleBasedStateMachine):
         self.time += 0.001
         host = PATHS[number * 3].host
         host.time = self.time
-        self.receive(self.tracker.apply_event(host.closed()))
+        self.receive(self.tracker.apply_event(host.close_event()))
 
     def write(self, count: int) -> list[KernelSubflow]:
         """Write the next part of the dump. Return the part before, which is read now."""
@@ -220,7 +220,7 @@ TestKernel = Kernel.TestCase
 class TestConcurrentChanges:
     def test_unfinished_dump_closes_no_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
-        feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
+        feed(tracker, host.join("203.0.113.7").kernel_event(K.SUBFLOW_ESTABLISHED, token=77))
         assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
@@ -230,14 +230,14 @@ class TestConcurrentChanges:
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert kinds_of_events(tracker, path.kernel_event(K.SUBFLOW_CLOSED)) == [CLOSED]
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
     @pytest.mark.parametrize("kind", [K.SUBFLOW_CLOSED, K.CLOSED])
     def test_unknown_subflow_closed_during_a_dump_is_not_added(self, tracker: Tracker, host: Host, kind: K) -> None:
         path = host.initial()
         resync = tracker.begin_resync(host.time)
-        assert kinds_of_events(tracker, host.closed() if kind is K.CLOSED else path.kernel(kind)) == []
+        assert kinds_of_events(tracker, host.close_event() if kind is K.CLOSED else path.kernel_event(kind)) == []
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         assert kinds(tracker.resync([path.kernel_subflow()], host.time + 5))[:2] == [OPENED, ACTIVE], (
             "a later dump did not add the subflow"
@@ -246,7 +246,7 @@ class TestConcurrentChanges:
     def test_subflow_closed_during_a_long_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED))
+        feed(tracker, path.kernel_event(K.SUBFLOW_CLOSED))
         tracker.expire(host.time + 60)
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         tracker.expire(host.time + 60)
@@ -255,7 +255,7 @@ class TestConcurrentChanges:
     def test_later_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.later_attempt().handshake())
+        feed(tracker, path.kernel_event(K.SUBFLOW_CLOSED), *path.later_attempt().handshake())
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
     def test_subflow_listed_before_its_handshake_is_read_is_kept(self, tracker: Tracker, host: Host) -> None:
@@ -276,7 +276,7 @@ class TestConcurrentChanges:
 
     def test_resync_requested_during_a_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
-        feed(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED))
+        feed(tracker, host.join().kernel_event(K.SUBFLOW_ESTABLISHED))
         finish(resync)
         assert tracker.needs_resync
         tracker.resync([host.join().kernel_subflow()], host.time)
@@ -325,7 +325,7 @@ class TestDifferences:
 
     def test_interface_is_learned_from_the_route(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        feed(tracker, path.kernel(K.CREATED))
+        feed(tracker, path.kernel_event(K.CREATED))
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         for expected in ([CHANGED], []):
             resync = tracker.begin_resync(host.time + 5)
@@ -359,5 +359,5 @@ class TestFullConnection:
         tracker, (first, _, third), replacement = self.full_connection()
         resync = tracker.begin_resync(1010.0)
         resync.add([replacement.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
-        tracker.apply_event(replace(replacement.kernel(K.SUBFLOW_CLOSED), time=1010.5))
+        tracker.apply_event(replace(replacement.kernel_event(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finish(resync)) == [DISAGREE, CLOSED]
