@@ -58,6 +58,7 @@ class Clients:
         self.anticipation.forget(token, now)
 
     def expected_paths(self, token: int, now: float) -> int:
+        """Decide about the connection. Return the number of paths on which it is expected."""
         connection = self.open[token]
         return self.anticipation.expected_paths(connection, len(connection.subflows), now)
 
@@ -291,9 +292,11 @@ def test_number_of_remembered_clients_is_bounded(clients: Clients, monkeypatch: 
     clients.decide_due(1000.0)
     assert len(clients.anticipation.clients) <= 1000
     assert clients.anticipation.next_window_end is None
-    changed = clients.anticipation.take_changed_clients()
-    assert sum(changed.values()) <= 1000
-    assert not changed[(0).to_bytes(4, "big")], "a displaced client keeps the socket options of a single-path client"
+    changed_clients = clients.anticipation.take_changed_clients()
+    assert sum(changed_clients.values()) <= 1000
+    assert not changed_clients[(0).to_bytes(4, "big")], (
+        "a displaced client keeps the socket options of a single-path client"
+    )
 
 
 def test_connections_without_subflows_do_not_lengthen_the_window(clients: Clients) -> None:

@@ -435,7 +435,7 @@ def permission_bits(path: Path) -> int:
 
 def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
     """Defect: every user could read the ledger."""
-    before = os.umask(0)
+    previous_umask = os.umask(0)
     try:
         ledger = Ledger(path)
         ledger.write("boot", usage({Account("lte", "", 0): 5}))
@@ -451,7 +451,7 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
         second_ledger.close()
         ledger.close()
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
 
 
 def test_file_that_is_not_a_database_is_reported(path: Path) -> None:

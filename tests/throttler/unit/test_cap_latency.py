@@ -52,6 +52,7 @@ class Scene:
 
     @property
     def totals(self) -> tuple[int, float]:
+        """Number of counted caps, and sum of their times in seconds."""
         found = self.histogram.as_json()
         return found["total"], round(found["sum"], 6)
 
@@ -253,15 +254,15 @@ async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> Non
     kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
 
-        def effect(direction: str) -> tuple[int, float]:
+        def count_and_sum(direction: str) -> tuple[int, float]:
             found = scene.request(query="summary")["effect"][direction]
             return found["total"], found["sum"]
 
-        assert effect("down") == effect("up") == (0, 0)
+        assert count_and_sum("down") == count_and_sum("up") == (0, 0)
         await scene.reload(CAPPED)
-        await until(lambda: effect("down")[0] == 1)
-        assert effect("down")[1] > 0.2, "the time of the transition was not counted"
+        await until(lambda: count_and_sum("down")[0] == 1)
+        assert count_and_sum("down")[1] > 0.2, "the time of the transition was not counted"
         assert scene.request(query="summary")["reaction"]["total"] == 0, "a reaction was counted without a join"
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
-        await until(lambda: effect("up")[0] == 1)
-        assert effect("down")[0] == 1
+        await until(lambda: count_and_sum("up")[0] == 1)
+        assert count_and_sum("down")[0] == 1

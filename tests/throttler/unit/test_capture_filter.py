@@ -81,13 +81,21 @@ def frame(
 
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("option", [JOIN_ACK_OPTION, FASTCLOSE_OPTION], ids=["join ACK", "fastclose"])
-@pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP), (("SAck", (1, 2)),)])
+@pytest.mark.parametrize(
+    "before",
+    [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP), (("SAck", (1, 2)),)],
+    ids=["first", "after NOPs", "after timestamp", "after NOPs and timestamp", "after SACK"],
+)
 def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(*before, option, v6=v6))
 
 
 @pytest.mark.parametrize("v6", [False, True])
-@pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)])
+@pytest.mark.parametrize(
+    "before",
+    [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)],
+    ids=["first", "after NOPs", "after timestamp", "after NOPs and timestamp"],
+)
 def test_data_segments_do_not_pass_whatever_their_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
     assert not passes(frame(*before, DSS_OPTION, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))

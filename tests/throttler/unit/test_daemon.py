@@ -396,7 +396,7 @@ async def test_uploads_are_shaped_only_while_a_rule_caps_uploads(tmp_path: Path)
         assert not kernel.upload_netfilter.entries
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, True], ids=["while it runs", "at the stop"])
 def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: Path, stops: bool) -> None:
     """Defect: the kernel objects for uploads and their entries remained, even after a stop."""
     kernel = FakeKernel()
@@ -418,7 +418,7 @@ def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: P
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, True], ids=["while it runs", "at the stop"])
 def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops: bool) -> None:
     """Defect: if the kernel also refused the removal, the objects were never removed, even after a stop."""
     kernel = FakeKernel()

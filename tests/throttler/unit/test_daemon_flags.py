@@ -33,7 +33,7 @@ def kernel() -> FakeKernel:
     return kernel
 
 
-@pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
+@pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"], ids=["no rules", "dry run"])
 def test_backup_flags_of_other_programs_stay(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
     """Defect: each daemon reset these flags some seconds after its start, independent of its policy."""
 

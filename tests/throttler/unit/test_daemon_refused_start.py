@@ -19,12 +19,12 @@ COUNTED = CAPPED.replace(
 
 async def kernel_of_a_killed_daemon(tmp_path: Path) -> FakeKernel:
     """Return a kernel in which a daemon capped a download and was then killed."""
-    before, kernel = FakeKernel(), FakeKernel()
-    before.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    async with running(tmp_path, CAPPED, before):
-        kernel.sockets.by_four_tuple = dict(before.sockets.by_four_tuple)
-        kernel.traffic_control.classes = dict(before.traffic_control.classes)
-        kernel.netfilter.entries = dict(before.netfilter.entries)
+    earlier_kernel, kernel = FakeKernel(), FakeKernel()
+    earlier_kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, earlier_kernel):
+        kernel.sockets.by_four_tuple = dict(earlier_kernel.sockets.by_four_tuple)
+        kernel.traffic_control.classes = dict(earlier_kernel.traffic_control.classes)
+        kernel.netfilter.entries = dict(earlier_kernel.netfilter.entries)
     return kernel
 
 

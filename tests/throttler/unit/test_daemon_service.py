@@ -86,7 +86,7 @@ def test_service_manager_gets_ready_status_and_watchdog_messages(
     test(tmp_path)
 
 
-def capped_in_status(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
+def capped_count_in_status(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the number of capped subflows in the status table. Check that the service manager got the same number."""
     print_status(scene.status())
     (table,) = re.findall(r"^\d+ connections?, (\d+ capped subflows?),", capsys.readouterr().out, re.MULTILINE)
@@ -105,14 +105,14 @@ def test_only_subflows_with_a_cap_are_counted_as_capped(tmp_path: Path, capsys: 
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, CAPPED, kernel) as scene:
-            assert capped_in_status(scene, capsys) == "1 capped subflow"
+            assert capped_count_in_status(scene, capsys) == "1 capped subflow"
             report_event(scene, KernelEventKind.CLOSED, 7, "10.1.0.1")
             assert kernel.netfilter.entries, "the entry of the ended subflow was removed at once"
-            assert capped_in_status(scene, capsys) == "0 capped subflows"
+            assert capped_count_in_status(scene, capsys) == "0 capped subflows"
             report_event(scene, KernelEventKind.CREATED, 8, "10.1.0.2")
-            assert capped_in_status(scene, capsys) == "1 capped subflow"
+            assert capped_count_in_status(scene, capsys) == "1 capped subflow"
             await until(lambda: Target(0xFFFF, 0) in kernel.netfilter.entries.values())
-            assert capped_in_status(scene, capsys) == "0 capped subflows"
+            assert capped_count_in_status(scene, capsys) == "0 capped subflows"
 
     test(tmp_path)
 
@@ -135,7 +135,7 @@ def test_subflow_with_two_caps_counts_once(tmp_path: Path, capsys: pytest.Captur
                 (UNCAPPED, "0 capped subflows"),
             ):
                 await scene.reload(policy)
-                assert capped_in_status(scene, capsys) == capped
+                assert capped_count_in_status(scene, capsys) == capped
 
     test(tmp_path)
 

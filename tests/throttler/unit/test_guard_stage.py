@@ -40,15 +40,14 @@ class Scene:
         policy = load_policy(POLICY % (guard, rule_guard), "policy.yaml")
         self.flows: list[Flow] = [capped_flow(), uncapped_flow()]
         (rule,) = policy.rules
-        ends = [flow.four_tuple for flow in self.flows]
-        self.connection = connection_of(1, ends)
+        capped, uncapped = (flow.four_tuple for flow in self.flows)
+        self.connection = connection_of(1, (capped, uncapped))
+        cap = ScopeKey("cap", Share.PATH)
         self.verdicts: tuple[Verdict, ...] = (
+            Verdict(capped, "ethernet", rule, cap, rule.throttle, "capped", guarded=rule.guard),
+            Verdict(uncapped, None, None, None, None, "not capped"),
             Verdict(
-                ends[0], "ethernet", rule, ScopeKey("cap", Share.PATH), rule.throttle, "capped", guarded=rule.guard
-            ),
-            Verdict(ends[1], None, None, None, None, "not capped"),
-            Verdict(
-                ends[0], "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP, guarded=rule.guard
+                capped, "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP, guarded=rule.guard
             ),
         )
         self.changed: list[int] = []
@@ -101,9 +100,9 @@ def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
 
 def test_uploads_are_guarded_separately() -> None:
     scene = Scene()
-    ends = [flow.four_tuple for flow in scene.flows]
-    scene.verdicts = (*scene.verdicts, Verdict(ends[1], None, None, None, None, "upload: not capped", Direction.UP))
-    uploads = [Flow(ends[0], True, 4.7 * MBIT, 0, 0), Flow(ends[1], False, 28 * MBIT, 0, 0)]
+    capped, uncapped = (flow.four_tuple for flow in scene.flows)
+    scene.verdicts += (Verdict(uncapped, None, None, None, None, "upload: not capped", Direction.UP),)
+    uploads = [Flow(capped, True, 4.7 * MBIT, 0, 0), Flow(uncapped, False, 28 * MBIT, 0, 0)]
     highest_sequence = 1
 
     def advance(seconds: float, unacked: int = 0) -> tuple[Verdict, ...]:
@@ -125,7 +124,7 @@ def test_uploads_are_guarded_separately() -> None:
         return scene.apply()
 
     assert advance(5) == scene.verdicts
-    assert set(scene.guard.watched()) == set(ends)
+    assert set(scene.guard.watched()) == {capped, uncapped}
     assert len(scene.guard.watched()) == 2
     uploads[1].rate = 1 * MBIT
     down, _, up, _ = advance(1.5, unacked=400_000)

@@ -174,7 +174,9 @@ def test_missing_libpcap_is_a_problem() -> None:
     assert problem.startswith("t.yaml: libpcap cannot be loaded: it compiles the throttler's capture filter")
 
 
-@pytest.mark.parametrize(("netfilter", "policy"), MESSAGES_WITHOUT_NFTABLES)
+@pytest.mark.parametrize(
+    ("netfilter", "policy"), MESSAGES_WITHOUT_NFTABLES, ids=["auto", "nftables", "iptables", "iptables with uploads"]
+)
 def test_missing_libnftables_is_a_problem_if_it_is_needed(netfilter: str, policy: str) -> None:
     expected = MESSAGES_WITHOUT_NFTABLES[netfilter, policy]
     assert [
@@ -199,7 +201,7 @@ def settings_with(netfilter: str) -> Settings:
     return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nnetfilter: {netfilter}\n", "t.yaml")
 
 
-@pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS])
+@pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS], ids=["downloads", "uploads"])
 def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str) -> None:
     settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
     tried = needed_features(settings, loaded, lambda _: True)

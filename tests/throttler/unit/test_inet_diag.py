@@ -22,6 +22,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "inet-diag.txt"
 """Answers of Linux 6.18: an MPTCP and a plain TCP socket, each for IPv4 and for IPv6."""
 BODIES = [bytes.fromhex(line) for line in GOLDEN.read_text().split()]
 SUBFLOW = BODIES[1]
+NLMSG_DONE = 3
 SEQUENCE = 7
 """Sequence number of the request, which the answers repeat."""
 INFO, ULP_INFO, ULP_INFO_MPTCP = 2, 19, 3
@@ -163,9 +164,9 @@ def test_answers_to_another_request_are_omitted() -> None:
 
 def test_message_of_another_kind_is_returned() -> None:
     found: list[KernelSubflow] = []
-    data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=3)
-    other = trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
-    assert other == (3, b"\xfe\xff\xff\xff")
+    data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=NLMSG_DONE)
+    message_of_other_kind = trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
+    assert message_of_other_kind == (NLMSG_DONE, b"\xfe\xff\xff\xff")
     assert len(found) == 1
 
 
@@ -179,9 +180,9 @@ def test_repeated_answers_share_their_four_tuple() -> None:
 
 def test_cookie_with_other_ports_is_another_socket() -> None:
     decoder = trained_decoder()
-    changed = bytearray(SUBFLOW)
-    changed[4:8] = b"\x12\x34\x56\x78"
-    (found,) = decode(decoder, bytes(changed))
+    answer_of_other_ports = bytearray(SUBFLOW)
+    answer_of_other_ports[4:8] = b"\x12\x34\x56\x78"
+    (found,) = decode(decoder, bytes(answer_of_other_ports))
     assert (found.four_tuple.local_port, found.four_tuple.remote_port) == (0x1234, 0x5678)
 
 

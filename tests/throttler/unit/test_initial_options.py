@@ -120,6 +120,7 @@ INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
         a_path("other", clients=(ip_network("0.0.0.0/0"),), backup=True),
         a_path("other", interfaces=frozenset({"eth1"})),
     ],
+    ids=["same prefix", "two prefixes", "larger prefix", "all addresses", "interface"],
 )
 @pytest.mark.parametrize("other_is_last", [False, True])
 def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: PathMatch, other_is_last: bool) -> None:
@@ -142,6 +143,7 @@ def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: Pat
         a_path("other", clients=(ip_network("10.77.3.0/24"),)),
         a_path("other", clients=(ip_network("fd77::/16"), ip_network("::/0"))),
     ],
+    ids=["prefix within it", "other prefix", "IPv6"],
 )
 def test_higher_rule_for_other_prefixes_changes_no_initial_options(other: PathMatch) -> None:
     """If one prefix contains another, the longer prefix decides."""

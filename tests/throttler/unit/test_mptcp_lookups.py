@@ -110,7 +110,7 @@ class TestLookupQueue:
             steps += event == "line"
             return trace
 
-        before = sys.gettrace()
+        previous_trace = sys.gettrace()
         sys.settrace(trace)
         try:
             for _ in range(100):
@@ -118,7 +118,7 @@ class TestLookupQueue:
                 assert len(lookups.pop_due(now)) <= 2
                 assert lookups.pause(now) is not None
         finally:
-            sys.settrace(before)
+            sys.settrace(previous_trace)
         assert steps < 100 * 60
 
     def test_dropped_subflows_are_removed(self) -> None:

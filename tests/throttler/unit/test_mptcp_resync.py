@@ -111,7 +111,7 @@ class Kernel(RuleBasedStateMachine):
         self.time += seconds
         self.receive(self.tracker.expire(self.time))
 
-    def event(self, path: Path, kind: K) -> None:
+    def apply_event(self, path: Path, kind: K) -> None:
         self.time += 0.001
         path.host.time = self.time
         self.receive(self.tracker.apply_event(path.kernel_event(kind)))
@@ -126,7 +126,7 @@ class Kernel(RuleBasedStateMachine):
         self.open_indexes.add(index)
         self.reported_closed.discard(path.four_tuple)
         if not lost:
-            self.event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
+            self.apply_event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
 
     @rule(index=indexes, lost=st.booleans())
     def close(self, index: int, lost: bool) -> None:
@@ -135,7 +135,7 @@ class Kernel(RuleBasedStateMachine):
             self.must_be_active.discard(PATHS[index].four_tuple)
             if not lost:
                 self.reported_closed.add(PATHS[index].four_tuple)
-                self.event(PATHS[index], K.SUBFLOW_CLOSED)
+                self.apply_event(PATHS[index], K.SUBFLOW_CLOSED)
 
     @rule(number=st.integers(0, 3))
     def close_connection(self, number: int) -> None:
@@ -151,12 +151,12 @@ class Kernel(RuleBasedStateMachine):
 
     def write(self, count: int) -> list[KernelSubflow]:
         """Write the next part of the dump. Return the part before, which is read now."""
-        before, self.written_part = self.written_part, []
+        previous_part, self.written_part = self.written_part, []
         for index in range(self.position, min(self.position + count, len(PATHS))):
             if index in self.open_indexes:
                 self.written_part.append(PATHS[index].kernel_subflow())
         self.position += count
-        return before
+        return previous_part
 
     @rule(count=st.integers(1, 6))
     def begin(self, count: int) -> None:
@@ -191,18 +191,18 @@ class Kernel(RuleBasedStateMachine):
         # too.
         known_connections = {index // 3 for index in self.open_indexes if PATHS[index].four_tuple.local_port == PORT}
         expected = {PATHS[index].four_tuple for index in self.open_indexes if index // 3 in known_connections}
-        active = self.active()
+        active = self.active_subflows()
         assert expected <= active
         assert {each for each in active if each.local_port == PORT} == {
             each for each in expected if each.local_port == PORT
         }
 
-    def active(self) -> set[FourTuple]:
+    def active_subflows(self) -> set[FourTuple]:
         return {subflow.four_tuple for each in self.tracker.connections.values() for subflow in each.subflows}
 
     @invariant()
     def check_active_subflows(self) -> None:
-        active = self.active()
+        active = self.active_subflows()
         assert active >= self.must_be_active
         assert not active & self.reported_closed
         self.must_be_active = active & {PATHS[index].four_tuple for index in self.open_indexes}
