@@ -52,7 +52,7 @@ def cooked_2(frame: bytes) -> bytes:
 
 
 _PROXY: Final = {bytes.fromhex("b24b217e00e8"), bytes.fromhex("7659e8d6f249")}
-"""The proxy's Ethernet addresses in these frames."""
+"""The proxy's Ethernet addresses in the captured frames."""
 
 
 def _packet_type(frame: bytes) -> int:

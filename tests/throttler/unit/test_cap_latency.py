@@ -222,7 +222,7 @@ def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
 
 
 def test_ramp_that_ends_without_a_class_change_counts_immediately() -> None:
-    """Defect: such a cap counted only when any class changed, or never."""
+    """Defect: the cap counted only when some class changed, or never."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]

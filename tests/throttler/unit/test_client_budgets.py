@@ -29,7 +29,7 @@ MIXED_BUDGETS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: 
 
 
 def budgets_of(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
-    """Return the client, the used bytes, the bytes left, and whether clients share it, for each budget."""
+    """Return each budget's client, used bytes, bytes left, and whether clients share the budget."""
     found = scene.request(query="budgets", client=client)["budgets"]
     return {each["name"]: (each["client"], each["used"], each["left"], each["shared"]) for each in found}
 

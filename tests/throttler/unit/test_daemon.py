@@ -63,7 +63,7 @@ class Scene:
         return self.request(query="status")
 
     def request(self, **arguments: object) -> dict[str, Any]:
-        """Return the answer to a query, without the child process. Check that it conforms to the JSON Schema."""
+        """Return the daemon's answer to a query. Check that the answer conforms to its JSON Schema."""
         text = b"".join(self.daemon._answer(json.dumps(arguments).encode()))
         document: dict[str, Any] = json.loads(text)
         answer = ErrorAnswer if "error" in document else ANSWERS[str(arguments["query"])]
@@ -185,7 +185,7 @@ async def test_caps_begin_immediately_if_sockets_cannot_be_paced(tmp_path: Path)
 
 @scenario
 async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
-    """Defect: the status showed a rate for such a subflow, but it had no cap."""
+    """Defect: the status showed a rate for this subflow, which had no cap."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
     original = four_tuple("10.1.0.2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for backup flags that exist when the daemon starts: it resets only its predecessor's flags."""
+"""Tests for backup flags that exist when the daemon starts: the daemon resets only its predecessor's flags."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def kernel() -> FakeKernel:
 
 @pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"], ids=["no rules", "dry run"])
 def test_backup_flags_of_other_programs_stay(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
-    """Defect: each daemon reset these flags some seconds after its start, independent of its policy."""
+    """Defect: some seconds after its start, each daemon reset the flags, whatever its policy was."""
 
     async def scenario() -> None:
         async with running(tmp_path, policy, kernel) as scene:

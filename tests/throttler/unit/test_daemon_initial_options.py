@@ -74,7 +74,7 @@ async def test_client_with_one_path_loses_its_cap_and_is_remembered(tmp_path: Pa
 def test_client_with_one_path_that_does_not_return_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the initial limits of such a client's subflows were kept forever."""
+    """Defect: the initial limits of the client's subflows were kept forever."""
     kernel = FakeKernel()
     clock_offset = 0.0
 
@@ -174,7 +174,7 @@ def connect_between_changes(scene: Scene, recorded_entries: list[dict[FourTuple,
 
 @scenario
 async def test_connection_accepted_while_initial_options_change_is_capped(tmp_path: Path) -> None:
-    """Its socket was accepted without a limit, and gets its limit with the first sample."""
+    """The connection's socket was accepted without a limit, and is limited at the first sample."""
     async with running(tmp_path, PREFIXES_UNCAPPED) as scene:
         kernel, recorded_entries = scene.kernel, list[dict[FourTuple, Target]]()
         connect_between_changes(scene, recorded_entries)

@@ -94,7 +94,7 @@ def test_verdict_is_described(changes: dict[str, Any], words: str) -> None:
 def test_end_times_are_in_the_policys_zone_and_past_times_in_the_readers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the end of a rule's hours was printed in the host's time zone, and without its name.
+    """Defect: the end of a rule's hours was printed in the host's time zone, without the zone's name.
 
     Hours in a rule are in the policy's time zone.
     """

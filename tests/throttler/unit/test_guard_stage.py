@@ -151,7 +151,7 @@ def test_caps_are_restored_after_recovery() -> None:
 
 
 def test_relaxation_of_two_rules_is_one_action() -> None:
-    """Defect: such a relaxation was logged once for each rule, with the same text."""
+    """Defect: the relaxation was logged once for each rule, with the same text."""
     scene = Scene()
     third = capped_flow()
     scene.flows.append(third)

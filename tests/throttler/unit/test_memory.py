@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that small objects are on the C library's heap, and large objects are not, so that their memory is returned."""
+"""Tests that only small objects are on the C library's heap, so that the kernel gets back the memory of large ones."""
 
 from __future__ import annotations
 

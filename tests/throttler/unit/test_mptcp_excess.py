@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the tracker tracks each subflow or, if the connection has too many, reports that it must be closed."""
+"""Tests that the tracker tracks each subflow or, if the connection has too many, reports it as excess."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -
 
 
 def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: such subflows were closed even in a dry run, or if another program was the user-space path manager."""
+    """Defect: excess subflows were closed even in a dry run, or if another program was the user-space path manager."""
     sockets = Sockets()
     actions_with(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
     assert sockets.closed == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the Scapy layers: options.py parses options that they build, and they rebuild options that they dissect."""
+"""Tests for the Scapy layers: options.py parses what the layers build, and the layers rebuild what they dissect."""
 
 from __future__ import annotations
 

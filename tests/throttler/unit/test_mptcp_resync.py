@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a resync in parts: its result does not depend on their sizes, and concurrent changes lose no subflow."""
+"""Tests for a resync in parts: their sizes do not change the result, and concurrent changes lose no subflow."""
 
 from __future__ import annotations
 

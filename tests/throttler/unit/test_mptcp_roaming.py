@@ -32,7 +32,7 @@ def full_tracker() -> tuple[Tracker, list[Path]]:
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> None:
-    """Defect: any new connection displaced the roaming client's, and its next join closed the connection."""
+    """Defect: a new connection of any client displaced the roaming client's, which its next join then closed."""
     tracker, paths = full_tracker()
     roaming = paths[0]
     before = tracker.connections[roaming.host.token].since

@@ -70,7 +70,7 @@ class TestEvents:
 
     @pytest.mark.parametrize("exists", [True, False])
     def test_unlisted_subflow_is_looked_up_after_each_dump(self, tracker: Tracker, host: Host, exists: bool) -> None:
-        """Defect: such a subflow expired as idle after six hours."""
+        """Defect: a subflow at another port, which no dump lists, expired as idle after six hours."""
         initial, path = open_connection(tracker, host), host.join()
         path.four_tuple = path.four_tuple._replace(local_port=4000)
         feed(tracker, path.kernel_event(K.SUBFLOW_ESTABLISHED))
@@ -193,7 +193,7 @@ class TestResync:
 
 
 def test_join_that_reuses_ports_replaces_an_ended_initial_subflow(tracker: Tracker, host: Host) -> None:
-    """Defect: if the end was missed, the join was tracked as an initial subflow, and no dump corrected this."""
+    """Defect: if no event reported the end, the join was tracked as an initial subflow, and no dump corrected this."""
     initial, path, rejoined = host.initial(), host.join(), host.join("198.51.100.1", 40000)
     feed(tracker, initial.kernel_event(K.CREATED), path.kernel_event(K.SUBFLOW_ESTABLISHED))
     tracker.resync([path.kernel_subflow(), rejoined.kernel_subflow()], host.time + 5)
