@@ -15,6 +15,7 @@ START = 1_700_000_000.0
 Frame = tuple[float, str, bytes]
 """Time, interface, and the frame with its Ethernet header."""
 Wrap = Callable[[bytes], bytes]
+"""Function that changes a frame with an Ethernet header to a frame of another link layer."""
 
 ETHERNET, RAW, COOKED, COOKED_2 = 1, 101, 113, 276
 
@@ -41,15 +42,17 @@ def tag_inserter(*protocols: int) -> Wrap:
 
 
 def cooked_capture_frame(frame: bytes) -> bytes:
+    """Return *frame* with the header of Linux cooked capture."""
     return struct.pack("!HHH8s", _packet_type(frame), 1, 6, frame[6:12]) + frame[12:]
 
 
 def cooked_2(frame: bytes) -> bytes:
+    """Return *frame* with the header of Linux cooked capture, version 2."""
     return frame[12:14] + struct.pack("!HIHBB8s", 0, 3, 1, _packet_type(frame), 6, frame[6:12]) + frame[14:]
 
 
 _PROXY: Final = {bytes.fromhex("b24b217e00e8"), bytes.fromhex("7659e8d6f249")}
-"""The proxy's Ethernet addresses in these frames."""
+"""The proxy's Ethernet addresses in the captured frames."""
 
 
 def _packet_type(frame: bytes) -> int:
@@ -58,12 +61,14 @@ def _packet_type(frame: bytes) -> int:
 
 
 def bare(frame: bytes) -> bytes:
+    """Return the IP packet of *frame*."""
     return frame[14:]
 
 
 def pcap(
     frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, snap: int = 65535, big: bool = False
 ) -> bytes:
+    """Return a pcap file with the first *snap* bytes of each frame. *big*: big-endian headers."""
     order = ">" if big else "<"
     parts = [struct.pack(order + "IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, snap, link_type)]
     for time, _, frame in frames:
@@ -85,6 +90,7 @@ def option(code: int, value: bytes, order: str = "<") -> bytes:
 
 
 def pcapng(frames: Iterable[Frame], link_type: int = ETHERNET, wrap: Wrap = bytes, named: bool = True) -> bytes:
+    """Return a pcapng file, with the names of the interfaces if *named*."""
     frames = list(frames)
     names = list(dict.fromkeys(name for _, name, _ in frames))
     parts = [block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]

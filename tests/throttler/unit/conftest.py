@@ -42,7 +42,7 @@ def manual_collection() -> Iterator[None]:
 
 @pytest.fixture
 def replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that replays a capture. It returns exit status, standard output and standard error."""
+    """Return a function that replays a capture, and returns exit status, standard output and standard error."""
 
     def run(capture: bytes, *arguments: str, policy: str = POLICY) -> tuple[int, str, str]:
         (tmp_path / "policy.yaml").write_text(policy)

@@ -54,14 +54,14 @@ def four_tuple(remote: str, port: int = 40000) -> FourTuple:
 
 
 class Host:
-    """A stage, the sockets of a fake kernel, and connections with one or more subflows."""
+    """A budget stage, the sockets of a fake kernel, and connections with one or more subflows."""
 
     def __init__(self, subject: Policy = MONTHLY, now: str = "2026-11-20 12:00") -> None:  # a Friday
         self.stage = BudgetStage()
         self.policy = subject
         self.stage.set_policy(subject)
         self.now = timestamp(now)
-        self.clock = 100.0
+        self.clock = 100.0  # monotonic
         self.sockets: dict[FourTuple, KernelSubflow] = {}
         self.connections: dict[int, Connection] = {}
         self.cookies = 0
@@ -71,9 +71,9 @@ class Host:
         subflows: list[Subflow] = []
         for remote in remotes:
             self.cookies += 1
-            name = four_tuple(remote, 40000 + token)
-            self.sockets[name] = KernelSubflow(token, name, not subflows, 0, 0, False, 0.0, cookie=self.cookies)
-            subflows.append(Subflow(name, not subflows, 0, 0, False, None, self.clock))
+            key = four_tuple(remote, 40000 + token)
+            self.sockets[key] = KernelSubflow(token, key, not subflows, 0, 0, False, 0.0, cookie=self.cookies)
+            subflows.append(Subflow(key, not subflows, 0, 0, False, None, self.clock))
         self.connections[token] = Connection(token, tuple(subflows), self.clock)
         return self.decide(token)
 
@@ -82,9 +82,9 @@ class Host:
         return self.stage.apply(connection, evaluate(self.policy, connection, self.now), self.now)
 
     def carry(self, token: int, octets: int, upload: int = 0, index: int = 0) -> None:
-        name = self.connections[token].subflows[index].four_tuple
-        socket = self.sockets[name]
-        self.sockets[name] = socket._replace(
+        key = self.connections[token].subflows[index].four_tuple
+        socket = self.sockets[key]
+        self.sockets[key] = socket._replace(
             bytes_acked=socket.bytes_acked + octets, bytes_received=socket.bytes_received + upload
         )
 

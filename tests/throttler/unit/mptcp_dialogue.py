@@ -64,7 +64,7 @@ class Host:
     def join(self, address: str = "203.0.113.1", port: int = 50000, **more: str) -> Path:
         return Path(self, address, port, False, **more)
 
-    def closed(self) -> KernelEvent:
+    def close_event(self) -> KernelEvent:
         return KernelEvent(self.tick(), KernelEventKind.CLOSED, self.token, None)
 
     def tick(self) -> float:
@@ -177,9 +177,9 @@ class Path:
     def established(self) -> list[Segment | KernelEvent]:
         """Return the handshake and the kernel's event after it."""
         kind = KernelEventKind.CREATED if self.is_initial else KernelEventKind.SUBFLOW_ESTABLISHED
-        return [*self.handshake(), self.kernel(kind)]
+        return [*self.handshake(), self.kernel_event(kind)]
 
-    def kernel(self, kind: KernelEventKind, **changes: object) -> KernelEvent:
+    def kernel_event(self, kind: KernelEventKind, **changes: object) -> KernelEvent:
         event = KernelEvent(
             self.host.tick(), kind, self.host.token, self.four_tuple, self.local_id, self.remote_id, self.backup
         )

@@ -59,11 +59,11 @@ class Flow:
         )
 
 
-def capped(rate: float = 5 * MBIT, connection: int = 1) -> Flow:
+def capped_flow(rate: float = 5 * MBIT, connection: int = 1) -> Flow:
     return Flow(four_tuple(1, connection), True, rate, token=connection)
 
 
-def free(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
+def uncapped_flow(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
     return Flow(four_tuple(2, connection), False, rate, token=connection)
 
 

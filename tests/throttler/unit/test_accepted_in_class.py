@@ -17,7 +17,7 @@ from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 CAP = ScopeKey("cap", Share.PATH)
 
 
-def scene_of(*, inherits_class: bool = True) -> Scene:
+def scene_with_capped_subflow(*, inherits_class: bool = True) -> Scene:
     scene = Scene(rule())
     handle = scene.planner.class_of(CAP)
     assert handle is not None
@@ -38,7 +38,7 @@ def test_class_of_a_path_cap_is_found_by_its_scope() -> None:
 
 
 def test_subflow_that_loses_its_cap_bypasses_the_class_until_it_ends() -> None:
-    planner = scene_of().planner
+    planner = scene_with_capped_subflow().planner
     assert entries(planner)[1].minor == 0x10
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     assert entries(planner) == {1: UNCAPPED}
@@ -52,7 +52,7 @@ def test_subflow_bypasses_its_old_class_if_the_new_cap_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect: the subflow's socket kept the class that it inherited, so the old cap applied again."""
-    planner = scene_of().planner
+    planner = scene_with_capped_subflow().planner
     connection_rule = rule("own", throttle(1_000_000, Share.CONNECTION))
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
@@ -63,13 +63,13 @@ def test_subflow_bypasses_its_old_class_if_the_new_cap_has_none(
 
 
 def test_subflow_accepted_outside_the_class_needs_no_entry() -> None:
-    planner = scene_of(inherits_class=False).planner
+    planner = scene_with_capped_subflow(inherits_class=False).planner
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     assert entries(planner) == {}
 
 
 def test_subflow_that_is_capped_again_with_much_data_in_flight_has_a_transition() -> None:
-    scene = scene_of()
+    scene = scene_with_capped_subflow()
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)

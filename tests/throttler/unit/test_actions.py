@@ -16,13 +16,13 @@ from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 
 class RefusingPathManager:
-    """A path manager that refuses each change, as it does for connections of another path manager."""
+    """A path manager that refuses each change, as the kernel does for connections of another path manager."""
 
     def __init__(self) -> None:
         self.requests: list[int] = []
         self.commands = self
 
-    def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
+    def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
         self.requests.append(token)
         raise KernelError(f"make a subflow of connection {token:08x} backup: Invalid argument")
 

@@ -18,6 +18,8 @@ from mptcp_throttler.shaping.onset.rate_transition import ALLOWANCE_PAUSE_SECOND
 
 CEIL = 8_000_000
 """Rate of the cap in bit/s: one megabyte per second."""
+START, TARGET = 100_000_000, 5_000_000
+"""Rates in bit/s at which the transitions begin and end."""
 
 
 def cap_of(minor: int = 7) -> LiveCap:
@@ -27,12 +29,12 @@ def cap_of(minor: int = 7) -> LiveCap:
 
 def test_simultaneous_transitions_share_one_allowance() -> None:
     single, shared = cap_of(), cap_of()
-    assert begin_allowance(single, 100_000_000, 5_000_000, 0.0)
+    assert begin_allowance(single, START, TARGET, 0.0)
     sent = 0
     while spend_allowance(single, 100_000, 0.1):
         sent += 100_000
-    assert begin_allowance(shared, 100_000_000, 5_000_000, 0.0)
-    assert begin_allowance(shared, 100_000_000, 5_000_000, 0.05)
+    assert begin_allowance(shared, START, TARGET, 0.0)
+    assert begin_allowance(shared, START, TARGET, 0.05)
     sent_by_two = 0
     while spend_allowance(shared, 100_000, 0.1):
         sent_by_two += 100_000
@@ -41,11 +43,12 @@ def test_simultaneous_transitions_share_one_allowance() -> None:
 
 def test_allowance_is_enough_for_one_transition_and_returns_after_a_pause() -> None:
     cap = cap_of()
-    assert begin_allowance(cap, 100_000_000, 5_000_000, 0.0)
-    assert spend_allowance(cap, 100e6 / 8 * 0.3 + 100e6 / 8 * 0.6 / 3, 0.9)
+    assert begin_allowance(cap, START, TARGET, 0.0)
+    drain, ramp = 0.3 * START, 0.6 * START / 3  # bits: 0.3 s at START, then 0.6 s at a third of it on average
+    assert spend_allowance(cap, (drain + ramp) / 8, 0.9)
     assert not spend_allowance(cap, 10_000_000, 1.0)
-    assert not begin_allowance(cap, 100_000_000, 5_000_000, ALLOWANCE_PAUSE_SECONDS)
-    assert begin_allowance(cap, 100_000_000, 5_000_000, 2.1 * ALLOWANCE_PAUSE_SECONDS)
+    assert not begin_allowance(cap, START, TARGET, ALLOWANCE_PAUSE_SECONDS)
+    assert begin_allowance(cap, START, TARGET, 2.1 * ALLOWANCE_PAUSE_SECONDS)
 
 
 def test_young_subflow_enters_its_class_immediately() -> None:
@@ -70,9 +73,9 @@ def test_cap_begins_immediately_if_the_allowance_is_used_up() -> None:
     add_subflow(scene, 1, MUCH_IN_FLIGHT._replace(unacked=0), 10.0, young=False)
     add_subflow(scene, 2, MUCH_IN_FLIGHT._replace(unacked=0), 10.0, young=False)
     assert len(scene.planner.pending()) == 2
-    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT._replace(unacked=10_000)  # This is far more than one subflow needs.
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT._replace(unacked=10_000)  # far more than one transition may have
     scene.run(0.1, 10.02)
-    assert not scene.planner.pending(), "neither transition continues"
+    assert not scene.planner.pending(), "a transition continued although the allowance was used up"
     add_subflow(scene, 3, MUCH_IN_FLIGHT, 11.0, young=False)
     assert not scene.planner.pending()
 
@@ -84,5 +87,5 @@ def test_subflow_capped_from_the_start_has_a_small_backlog_at_first() -> None:
     assert scene.limits[1] == SocketLimit(5_000_000, 625)
     scene.run(0.2, 10.0 + LOW_BUFFER_SECONDS)
     assert scene.limits[1] == SocketLimit(5_000_000), (
-        "a small backlog here would also keep the other paths' backlog small"
+        "the backlog stayed small, which would also keep the other paths' backlog small"
     )

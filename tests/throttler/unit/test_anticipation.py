@@ -58,6 +58,7 @@ class Clients:
         self.anticipation.forget(token, now)
 
     def expected_paths(self, token: int, now: float) -> int:
+        """Decide about the connection. Return the number of paths on which it is expected."""
         connection = self.open[token]
         return self.anticipation.expected_paths(connection, len(connection.subflows), now)
 
@@ -84,7 +85,7 @@ def test_connection_of_an_unknown_client_is_expected_on_two_paths(clients: Clien
     assert clients.expected_paths(clients.begin(100.0), 100.0) == 2
 
 
-def test_connection_from_before_the_start_is_not_anticipated(clients: Clients) -> None:
+def test_connection_from_before_the_start_has_no_anticipated_path(clients: Clients) -> None:
     token = clients.begin(100.0, observed_from_start=False)
     assert clients.expected_paths(token, 100.0) == 1
     assert clients.decide_due(200.0) == []
@@ -114,7 +115,7 @@ def test_anticipation_resumes_after_a_later_join(clients: Clients) -> None:
     assert clients.anticipation.next_window_end == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
 
 
-def test_connection_that_loses_its_join_is_not_anticipated(clients: Clients) -> None:
+def test_connection_that_loses_its_join_has_no_anticipated_path(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
     clients.lose_join(token)
@@ -182,7 +183,9 @@ def test_many_simultaneous_connections_get_a_longer_window(clients: Clients) -> 
     assert all(clients.expected_paths(token, 100.0 + WINDOW_SECONDS) == 2 for token in tokens)
     clients.join(tokens[0], 100.5)
     clients.decide_due(100.0 + LONG_WINDOW_SECONDS)
-    assert clients.anticipation.take_changed_clients() == {}, "one connection has got a join"
+    assert clients.anticipation.take_changed_clients() == {}, (
+        "the client counts as single-path, although one of its connections got a join"
+    )
 
 
 def test_client_with_short_successive_connections_counts_as_single_path(clients: Clients) -> None:
@@ -204,9 +207,9 @@ def test_client_is_forgotten_after_the_timeout(clients: Clients) -> None:
     end_without_join(clients, 100.0)
     assert clients.expected_paths(clients.begin(100.0 + CLIENT_TIMEOUT - 1), 100.0 + CLIENT_TIMEOUT - 1) == 1
     clients.anticipation.take_changed_clients()
-    returned = 100.0 + 2 * CLIENT_TIMEOUT
-    clients.anticipation.expire(returned)
-    assert clients.expected_paths(clients.begin(returned), returned) == 2
+    now = 100.0 + 2 * CLIENT_TIMEOUT
+    clients.anticipation.expire(now)
+    assert clients.expected_paths(clients.begin(now), now) == 2
     assert clients.anticipation.take_changed_clients() == {CLIENT: False}
 
 
@@ -244,7 +247,7 @@ def test_client_with_an_anticipated_connection_is_not_forgotten(clients: Clients
     token, now = clients.begin(100.05 + CLIENT_TIMEOUT), 100.15 + CLIENT_TIMEOUT
     clients.anticipation.expire(now)
     assert clients.anticipation.take_changed_clients() == {OTHER: False}, (
-        "the first client does not delay the expiry of others"
+        "the first client delayed the expiry of another"
     )
     assert (len(clients.anticipation.clients), clients.expected_paths(token, now)) == (1, 2)
 
@@ -289,9 +292,11 @@ def test_number_of_remembered_clients_is_bounded(clients: Clients, monkeypatch: 
     clients.decide_due(1000.0)
     assert len(clients.anticipation.clients) <= 1000
     assert clients.anticipation.next_window_end is None
-    changed = clients.anticipation.take_changed_clients()
-    assert sum(changed.values()) <= 1000
-    assert not changed[(0).to_bytes(4, "big")], "a displaced client gets the usual socket options"
+    changed_clients = clients.anticipation.take_changed_clients()
+    assert sum(changed_clients.values()) <= 1000
+    assert not changed_clients[(0).to_bytes(4, "big")], (
+        "a displaced client keeps the socket options of a single-path client"
+    )
 
 
 def test_connections_without_subflows_do_not_lengthen_the_window(clients: Clients) -> None:

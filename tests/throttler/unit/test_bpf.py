@@ -18,8 +18,8 @@ MAX_SIZE = 8 << 20
 
 
 def test_constants_contain_every_listening_port() -> None:
-    packed = program_constants([3128, 8080, 65535])[20 : 20 + 8192]
-    assert [port for port in range(1 << 16) if packed[port // 8] >> port % 8 & 1] == [3128, 8080, 65535]
+    *_, bitmap = bpf._SETTINGS.unpack(program_constants([3128, 8080, 65535]))
+    assert [port for port in range(1 << 16) if bitmap[port // 8] >> port % 8 & 1] == [3128, 8080, 65535]
 
 
 def test_program_and_planner_have_the_same_large_bound() -> None:
@@ -27,11 +27,12 @@ def test_program_and_planner_have_the_same_large_bound() -> None:
 
 
 def test_map_value_of_a_socket_limit() -> None:
+    """The value has the rate in bytes/s, the limit on unsent bytes, and half of the send buffer in bytes."""
     assert _limit_value(SocketLimit(), MAX_SIZE) == (UNLIMITED, 0, 0)
     assert _limit_value(SocketLimit(8_000_000, 1000, 2 << 20), MAX_SIZE) == (1_000_000, 1000, 1 << 20)
     assert _limit_value(SocketLimit(send_buffer=16 << 20), MAX_SIZE)[2] == MAX_SIZE // 2
     assert _limit_value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, (
-        "the kernel's maximum allows only a small buffer"
+        "the buffer was limited although the kernel's maximum allows only a small one"
     )
 
 

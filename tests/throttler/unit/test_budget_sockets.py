@@ -135,7 +135,9 @@ def test_unreported_socket_no_longer_metered_is_removed_from_the_ledger() -> Non
     host.sweep(CHECK_SECONDS + 1)
     host.close(1, report=False)
     host.stage.sockets.forget_unlisted(host.clock + CHECK_SECONDS + 1, lambda _: None)
-    assert not host.stage.sockets.closed, "no sweep shows that the socket is closed"
+    assert not host.stage.sockets.closed, (
+        "the counters of a socket were removed although no sweep showed that it is closed"
+    )
     host.sweep(2 * CHECK_SECONDS + 3)
     assert host.stage.sockets.take_pending().closed == {1}
     assert host.stage.sockets.counters.keys() == {2}

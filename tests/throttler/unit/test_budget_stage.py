@@ -65,8 +65,8 @@ def test_new_period_starts_from_zero_even_if_status_is_queried_first() -> None:
     host.sweep()
     assert [host.decide(token)[0].throttle is not None for token in (1, 2)] == [True, True]
     host.now = timestamp("2026-12-01 00:00")
-    assert host.decide(1)[0].throttle is None, "the decision comes before the stage has advanced"
-    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other connection is decided again, too"
+    assert host.decide(1)[0].throttle is None, "a decision before the stage advanced used the old period"
+    assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "not both connections were decided again"
     assert host.decide(2)[0].throttle is None
     assert host.stage.advance(host.now, host.clock) == set()
 
@@ -116,7 +116,7 @@ def test_usage_is_kept_if_the_clock_is_set_forward_and_corrected() -> None:
     assert verdict.throttle is not None
     assert verdict.throttle.rate == 1_000_000
     (other,) = host.connect(2, "10.77.1.9")
-    assert other.throttle is not None, "usage from the ledger counts even if its client had no connection"
+    assert other.throttle is not None, "usage in the ledger was ignored because its client had no connection"
     host.carry(1, 2 * MB)
     assert host.sweep() == {1}
     assert host.total_used() == {"lte": 4_100_000}
@@ -142,12 +142,12 @@ def test_clients_at_different_steps_have_their_own_classes() -> None:
     )
 
 
-@pytest.mark.parametrize(("share", "members"), [("client", 2), ("connection", 3), ("path", 1)])
-def test_budget_cap_is_shared_according_to_its_share_key(share: str, members: int) -> None:
+@pytest.mark.parametrize(("share", "class_count"), [("client", 2), ("connection", 3), ("path", 1)])
+def test_budget_cap_is_shared_according_to_its_share_key(share: str, class_count: int) -> None:
     steps = f"steps: [{{after: 0, throttle: {{rate: 1 Mbit/s, share: {share}}}}}]"
     host = Host(policy(f"- {{name: lte, paths: [lte], budget: {{period: day, {steps}}}}}\n"))
     found = [host.connect(1, "10.77.1.2"), host.connect(2, "10.77.1.3"), host.connect(3, "10.77.1.3")]
-    assert len({verdict.scope for (verdict,) in found}) == members
+    assert len({verdict.scope for (verdict,) in found}) == class_count
 
 
 def test_bytes_after_a_rules_hours_are_not_counted() -> None:
@@ -245,7 +245,7 @@ def test_budget_removed_and_added_before_a_sample_continues_to_count() -> None:
     host.sockets.clear()
     host.sweep()
     host.sweep(FORGET_SECONDS + 1)
-    assert host.stage.watched(), "its connection is still open"
+    assert host.stage.watched(), "the socket of an open connection is no longer watched"
     assert host.total_used() == {"lte": 300}
 
 
@@ -268,7 +268,9 @@ def test_office_hours_cap_and_monthly_volume_apply_together(order: int) -> None:
     host.carry(1, 4_999 * MB)
     host.carry(1, 4_999 * MB, index=1)
     host.sweep()
-    assert host.total_used() == {"lte-month": 4_999 * MB}, "bytes in office hours count, too"
+    assert host.total_used() == {"lte-month": 4_999 * MB}, (
+        "bytes in office hours were not counted, or the other path's bytes were"
+    )
     host.carry(1, 1 * MB)
     assert host.sweep() == {1}
     verdict, _ = host.decide(1)
@@ -301,7 +303,7 @@ def test_cap_of_a_rule_applies_if_it_is_lower_than_the_budgets_cap() -> None:
     assert verdict.reason.endswith(
         "; tighter than the budget of rule lte, 1 Mbit/s above 1.00 MB until 2026-12-01 00:00 EET"
     )
-    assert (verdict.guarded, verdict.bound) == (True, 1_000_000), "the budget's cap must apply, too"
+    assert (verdict.guarded, verdict.bound) == (True, 1_000_000), "the budget's cap does not bound the verdict"
     host.carry(1, 2 * MB)
     host.sweep()
     assert host.decide(1)[0].scope == ScopeKey("lte", Share.PATH, step=3 * MB)
@@ -341,7 +343,7 @@ def test_several_rules_count_into_one_budget() -> None:
     assert upload.reason.startswith("upload: budget month caps")
     assert wifi.rule is not None
     assert wifi.rule.name == "wifi"
-    assert host.total_used() == {"month": 1_200_000}, "each byte counts once, even if several verdicts name the budget"
+    assert host.total_used() == {"month": 1_200_000}, "bytes counted for each verdict that names the budget"
 
 
 def test_dry_run_counts_bytes_and_reports_the_cap_that_it_would_apply() -> None:

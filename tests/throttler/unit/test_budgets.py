@@ -159,7 +159,7 @@ def test_counted_bytes_are_in_the_ledger_within_a_second(path: Path) -> None:
         assert host.used_bytes() == 2_000_010
         assert host.decided == [1]
         await host.start()
-        assert host.verdict.throttle is not None, "the next daemon has the usage"
+        assert host.verdict.throttle is not None, "the next daemon does not know the usage"
 
     play_and_kill(path, play)
 
@@ -182,7 +182,7 @@ def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest
         before = dict(reads)
         await host.count()
         await host.count()
-        assert reads == before, "the ledger is not read while no other process writes"
+        assert reads == before, "the ledger was read although no other process wrote"
         await host.stop()
 
     reads: dict[str, int] = {}
@@ -435,7 +435,7 @@ def permission_bits(path: Path) -> int:
 
 def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
     """Defect: every user could read the ledger."""
-    before = os.umask(0)
+    previous_umask = os.umask(0)
     try:
         ledger = Ledger(path)
         ledger.write("boot", usage({Account("lte", "", 0): 5}))
@@ -447,11 +447,11 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
             each.chmod(0o755)
         second_ledger = Ledger(path)
         assert {permission_bits(each) for each in files} == {0o600}
-        assert permission_bits(path.parent) == 0o755, "the mode of an existing directory is not changed"
+        assert permission_bits(path.parent) == 0o755, "the mode of an existing directory was changed"
         second_ledger.close()
         ledger.close()
     finally:
-        os.umask(before)
+        os.umask(previous_umask)
 
 
 def test_file_that_is_not_a_database_is_reported(path: Path) -> None:

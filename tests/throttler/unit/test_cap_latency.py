@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the time from a cap's decision to its full effect: its start, its end, and caps without such a time."""
+"""Tests for the histogram of times from a cap's decision to its full effect: when a cap is counted, with which time."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class Scene:
 
     @property
     def totals(self) -> tuple[int, float]:
+        """Number of counted caps, and sum of their times in seconds."""
         found = self.histogram.as_json()
         return found["total"], round(found["sum"], 6)
 
@@ -117,7 +118,7 @@ def test_changed_rate_counts_when_the_class_has_the_new_rate(soft: bool) -> None
     scene.decide(verdict(1, SLOWER))
     scene.apply(0.5)
     if soft:
-        assert scene.totals == (2, 0.01), "a lower rate is reached by a transition"
+        assert scene.totals == (2, 0.01), "a lower rate was counted before its transition was complete"
         scene.planner.complete(subflow(1))
         scene.apply()
     assert scene.totals == (3, 0.51)
@@ -155,7 +156,7 @@ def test_entry_of_the_previous_cap_does_not_count() -> None:
     scene.apply()
     scene.decide(verdict(1, OTHER))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.totals == (1, 0), "the old entry, which another program removed, was repaired"
+    assert scene.totals == (1, 0), "the repaired entry of the previous cap was counted"
     scene.planner.complete(subflow(1))
     scene.apply(1)
     assert scene.totals == (2, 1)
@@ -221,7 +222,7 @@ def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
 
 
 def test_ramp_that_ends_without_a_class_change_counts_immediately() -> None:
-    """Defect: such a cap counted only when any class changed, or never."""
+    """Defect: the cap counted only when some class changed, or never."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
@@ -253,15 +254,15 @@ async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> Non
     kernel.sockets.fill(four_tuple(WIFI))
     async with running(tmp_path, UNCAPPED, kernel) as scene:
 
-        def effect(direction: str) -> tuple[int, float]:
+        def count_and_sum(direction: str) -> tuple[int, float]:
             found = scene.request(query="summary")["effect"][direction]
             return found["total"], found["sum"]
 
-        assert effect("down") == effect("up") == (0, 0)
+        assert count_and_sum("down") == count_and_sum("up") == (0, 0)
         await scene.reload(CAPPED)
-        await until(lambda: effect("down")[0] == 1)
-        assert effect("down")[1] > 0.2, "a transition takes some time"
-        assert scene.request(query="summary")["reaction"]["total"] == 0, "there was no join"
+        await until(lambda: count_and_sum("down")[0] == 1)
+        assert count_and_sum("down")[1] > 0.2, "the time of the transition was not counted"
+        assert scene.request(query="summary")["reaction"]["total"] == 0, "a reaction was counted without a join"
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
-        await until(lambda: effect("up")[0] == 1)
-        assert effect("down")[0] == 1
+        await until(lambda: count_and_sum("up")[0] == 1)
+        assert count_and_sum("down")[0] == 1

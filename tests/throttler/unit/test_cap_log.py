@@ -26,9 +26,9 @@ class Scene:
     def decide(self, *tokens: int, capped: bool = True, ended: bool = False) -> list[str]:
         """Decide about two subflows of each connection. Return the resulting lines."""
         for token in tokens:
-            names = (10 * token, 10 * token + 1)
+            numbers = (10 * token, 10 * token + 1)
             self.apply(
-                token, *([] if ended else [verdict(each, RULE) if capped else uncapped(each, RULE) for each in names])
+                token, *([] if ended else [verdict(each, RULE) if capped else uncapped(each, RULE) for each in numbers])
             )
         return [line for line, _ in self.log.lines()]
 
@@ -63,7 +63,7 @@ def test_lifted_caps_are_logged_when_a_dry_run_begins() -> None:
     assert scene.decide(1, capped=False) == ["rule m: 2 no longer; 2 subflows would be capped now (dry run)"]
     scene.dry = False
     assert scene.decide(1, capped=False) == []
-    assert scene.decide(2, capped=False) == [], "the subflows had no cap"
+    assert scene.decide(2, capped=False) == [], "the log reports subflows that had no cap"
     assert scene.decide(1) == ["rule m: 2 capped; 2 subflows capped now"]
     scene.dry = True
     assert scene.decide(1, ended=True) == ["rule m: 2 ended; 0 subflows capped now"]

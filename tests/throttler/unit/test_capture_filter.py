@@ -47,7 +47,7 @@ def passes() -> Iterator[Callable[..., bool]]:
     pcap = ctypes.CDLL(ctypes.util.find_library("pcap") or "libpcap.so.0.8")
     pcap.pcap_open_dead.restype = ctypes.c_void_p
     handle, program = ctypes.c_void_p(pcap.pcap_open_dead(1, 65535)), _Program()
-    pairs: list[tuple[socket.socket, socket.socket]] = []
+    socket_pairs: list[tuple[socket.socket, socket.socket]] = []
     with ExitStack() as stack:
         for loopback in (False, True):
             expression = kernel_filter([3128], loopback).encode()
@@ -58,10 +58,10 @@ def passes() -> Iterator[Callable[..., bool]]:
             value = struct.pack("HP", program.length, ctypes.cast(program.instructions, ctypes.c_void_p).value)
             ends[1].setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, value)
             pcap.pcap_freecode(ctypes.byref(program))
-            pairs.append(ends)
+            socket_pairs.append(ends)
 
         def run(data: bytes, loopback: bool = False) -> bool:
-            sender, receiver = pairs[loopback]
+            sender, receiver = socket_pairs[loopback]
             sender.send(data)
             try:
                 return receiver.recv(len(data)) == data
@@ -80,15 +80,23 @@ def frame(
 
 
 @pytest.mark.parametrize("v6", [False, True])
-@pytest.mark.parametrize("option", [JOIN_ACK_OPTION, FASTCLOSE_OPTION])
-@pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP), (("SAck", (1, 2)),)])
+@pytest.mark.parametrize("option", [JOIN_ACK_OPTION, FASTCLOSE_OPTION], ids=["join ACK", "fastclose"])
+@pytest.mark.parametrize(
+    "before",
+    [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP), (("SAck", (1, 2)),)],
+    ids=["first", "after NOPs", "after timestamp", "after NOPs and timestamp", "after SACK"],
+)
 def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(*before, option, v6=v6))
 
 
 @pytest.mark.parametrize("v6", [False, True])
-@pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)])
-def test_data_segments_do_not_pass_with_any_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    "before",
+    [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)],
+    ids=["first", "after NOPs", "after timestamp", "after NOPs and timestamp"],
+)
+def test_data_segments_do_not_pass_whatever_their_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
     assert not passes(frame(*before, DSS_OPTION, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, CAPABLE_OPTION, flags="FA", v6=v6))
@@ -100,7 +108,7 @@ def test_syn_and_rst_pass(passes, flags) -> None:  # type: ignore[no-untyped-def
 
 
 @pytest.mark.parametrize("v6", [False, True])
-def test_incoming_segments_with_the_proxys_port_do_not_pass(passes, v6) -> None:  # type: ignore[no-untyped-def]
+def test_incoming_segments_from_the_proxys_port_do_not_pass(passes, v6) -> None:  # type: ignore[no-untyped-def]
     """On the loopback interface, packets from the proxy arrive as incoming packets, too."""
     answer = frame(flags="SA", v6=v6, ports=(3128, 40000))
     assert (passes(answer), passes(answer, loopback=True)) == (False, True)

@@ -33,10 +33,10 @@ def test_different_interfaces_have_different_chains() -> None:
     assert len(chains("wan@1", "wan401", "wan_40_1", "wan@", "wan40")) == 5
 
 
-def test_chains_of_a_predecessor_on_other_interfaces_are_unwanted() -> None:
+def test_chains_of_a_predecessor_on_other_interfaces_are_obsolete() -> None:
     table = NftTable(Ownership(), ["wan0", "wan1", "wan2"])
-    hooked = {"ingress_0": "wan0", "ingress_wan0": "wan0", "ingress_wan1": "wan9", "ingress_lte0": "lte0"}
-    assert table.obsolete_chains(hooked, {"wan0", "wan1", "wan9", "lte0"}) == [
+    interface_by_chain = {"ingress_0": "wan0", "ingress_wan0": "wan0", "ingress_wan1": "wan9", "ingress_lte0": "lte0"}
+    assert table.obsolete_chains(interface_by_chain, {"wan0", "wan1", "wan9", "lte0"}) == [
         "ingress_0",
         "ingress_wan1",
         "ingress_lte0",
@@ -44,5 +44,5 @@ def test_chains_of_a_predecessor_on_other_interfaces_are_unwanted() -> None:
     # If an interface was renamed, its caps stay until another interface has its name.
     assert table.obsolete_chains({"ingress_wan1": "wan9"}, {"wan0", "wan9"}) == []
     assert table.obsolete_chains({"ingress_wan0": None}, {"wan0"}) == ["ingress_wan0"], (
-        "a chain on two interfaces, or on none, is unwanted"
+        "a chain on two interfaces, or on none, was kept"
     )

@@ -29,6 +29,7 @@ MIXED_BUDGETS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: 
 
 
 def budgets_of(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
+    """Return each budget's client, used bytes, bytes left, and whether clients share the budget."""
     found = scene.request(query="budgets", client=client)["budgets"]
     return {each["name"]: (each["client"], each["used"], each["left"], each["shared"]) for each in found}
 
@@ -105,8 +106,8 @@ async def test_budgets_of_an_address_follow_the_policys_conditions(tmp_path: Pat
     kernel = FakeKernel()
     async with running(tmp_path, MIXED_BUDGETS, kernel) as scene:
         assert budgets_of(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
-        assert budgets_of(scene, "10.1.9.1") == {}, "a rule exempts the client from budgets"
-        assert budgets_of(scene, "10.9.0.1") == {}, "the client's interface is not known"
+        assert budgets_of(scene, "10.1.9.1") == {}, "the answer has a budget from which a rule exempts the client"
+        assert budgets_of(scene, "10.9.0.1") == {}, "the answer has a budget although the client's interface is unknown"
         kernel.sockets.connect(9, "10.9.0.1")
         scene.engine.handle_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
         assert budgets_of(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}

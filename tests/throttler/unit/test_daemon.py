@@ -63,7 +63,7 @@ class Scene:
         return self.request(query="status")
 
     def request(self, **arguments: object) -> dict[str, Any]:
-        """Return the answer to a query, without the child process. Check that it conforms to the JSON Schema."""
+        """Return the daemon's answer to a query. Check that the answer conforms to its JSON Schema."""
         text = b"".join(self.daemon._answer(json.dumps(arguments).encode()))
         document: dict[str, Any] = json.loads(text)
         answer = ErrorAnswer if "error" in document else ANSWERS[str(arguments["query"])]
@@ -185,7 +185,7 @@ async def test_caps_begin_immediately_if_sockets_cannot_be_paced(tmp_path: Path)
 
 @scenario
 async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) -> None:
-    """Defect: the status showed a rate for such a subflow, but it had no cap."""
+    """Defect: the status showed a rate for this subflow, which had no cap."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
     original = four_tuple("10.1.0.2")
@@ -204,7 +204,7 @@ async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) ->
 
 
 @scenario
-async def test_clients_connections_are_limited_to_its_share(tmp_path: Path) -> None:
+async def test_connections_of_a_client_are_limited_to_its_share(tmp_path: Path) -> None:
     """Defect: after one client had filled the table, later connections had no cap."""
     kernel = FakeKernel()
     for number in range(5):
@@ -217,7 +217,7 @@ async def test_clients_connections_are_limited_to_its_share(tmp_path: Path) -> N
         tracked = {
             each.four_tuple for connection in scene.engine.tracker.connections.values() for each in connection.subflows
         }
-        assert set(kernel.sockets.by_four_tuple) == tracked, "connections without a cap are closed"
+        assert set(kernel.sockets.by_four_tuple) == tracked, "not exactly the connections without a cap were closed"
         assert {each.remote for each in kernel.netfilter.entries} == {b"\x0a\x01\0\1", b"\x0a\x01\0\2"}
 
 
@@ -232,7 +232,7 @@ async def test_dry_run_closes_no_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_reload_that_caps_thousands_lets_the_event_loop_run(tmp_path: Path) -> None:
-    await reload_that_caps(1_000, tmp_path, max_decisions=MAX_AT_ONCE)
+    await check_pauses_of_reload(1_000, tmp_path, max_decisions=MAX_AT_ONCE)
 
 
 def test_reload_lets_the_event_loop_run_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,12 +241,13 @@ def test_reload_lets_the_event_loop_run_on_a_slow_machine(tmp_path: Path, monkey
 
     @scenario
     async def test(tmp_path: Path) -> None:
-        await reload_that_caps(200, tmp_path, max_decisions=1)
+        await check_pauses_of_reload(200, tmp_path, max_decisions=1)
 
     test(tmp_path)
 
 
-async def reload_that_caps(count: int, tmp_path: Path, max_decisions: int) -> None:
+async def check_pauses_of_reload(count: int, tmp_path: Path, max_decisions: int) -> None:
+    """Reload a policy that caps *count* connections. At most *max_decisions* may follow each other without a pause."""
     kernel = FakeKernel()
     for number in range(count):
         host = f"{number >> 8}.{number & 255}"
@@ -377,7 +378,7 @@ async def test_plain_tcp_is_classified_only_while_a_rule_caps_plain_tcp(tmp_path
         assert not kernel.nftables.table
         kernel.nftables.refuses = False
         await scene.daemon._plain_tcp.verify()
-        assert kernel.nftables.table, "the refused change is retried"
+        assert kernel.nftables.table, "the refused change was not retried"
     assert not kernel.nftables.table
 
 
@@ -395,7 +396,7 @@ async def test_uploads_are_shaped_only_while_a_rule_caps_uploads(tmp_path: Path)
         assert not kernel.upload_netfilter.entries
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, True], ids=["while it runs", "at the stop"])
 def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: Path, stops: bool) -> None:
     """Defect: the kernel objects for uploads and their entries remained, even after a stop."""
     kernel = FakeKernel()
@@ -417,7 +418,7 @@ def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: P
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("stops", [False, True], ids=["while it runs", "at the stop"])
 def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops: bool) -> None:
     """Defect: if the kernel also refused the removal, the objects were never removed, even after a stop."""
     kernel = FakeKernel()

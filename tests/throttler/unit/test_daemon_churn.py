@@ -41,7 +41,7 @@ class Clock:
 
 
 async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
-    """Open and close *count* connections in batches. Each connection has its own name."""
+    """Open and close *count* connections in batches. Each connection has its own keys."""
     capture, events = scene.kernel.captures["w0"], scene.kernel.events
     for start in range(first, first + count, BATCH):
         dialogues = []
@@ -50,7 +50,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             port = 1024 + number % 60_000
             initial = Subflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
             join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
-            # All clients use the same address identifier. The table of addresses and identifiers is bounded.
+            # With one address identifier for all clients, the table of addresses and identifiers does not grow.
             join.remote_id = 1
             dialogues.append((host, join))
             for item in (*initial.established(), *join.established()):
@@ -59,8 +59,8 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
         await until(lambda: len(scene.engine.tracker.connections) >= BATCH)
         for host, join in dialogues:
             host.time = clock.now
-            events.give(join.kernel(KernelEventKind.SUBFLOW_CLOSED))
-            events.give(host.closed())
+            events.give(join.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+            events.give(host.close_event())
             clock.now = max(clock.now, host.time)
         await asyncio.sleep(0.01)
         # Entries that are kept for some time are freed in slices.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for backup flags that exist when the daemon starts: it resets only its predecessor's flags."""
+"""Tests for backup flags that exist when the daemon starts: the daemon resets only its predecessor's flags."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def kernel() -> FakeKernel:
     return kernel
 
 
-@pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
+@pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"], ids=["no rules", "dry run"])
 def test_backup_flags_of_other_programs_stay(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
-    """Defect: each daemon reset these flags some seconds after its start, independent of its policy."""
+    """Defect: some seconds after its start, each daemon reset the flags, whatever its policy was."""
 
     async def scenario() -> None:
         async with running(tmp_path, policy, kernel) as scene:
@@ -52,7 +52,7 @@ def test_backup_flags_of_a_killed_throttler_are_reset(tmp_path: Path, kernel: Fa
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel):
             await until(lambda: kernel.subflows.requests)
-            assert (tmp_path / family.FLAGS_NOTE).exists(), "the file stays until the stop"
+            assert (tmp_path / family.FLAGS_NOTE).exists(), "the record of backup flags was removed before the stop"
 
     asyncio.run(scenario())
     assert kernel.subflows.requests == [(7, BACKUP_SUBFLOW, False)]
@@ -75,7 +75,7 @@ def test_refused_reset_of_a_flag_is_not_logged(
     assert "cannot be steered" not in caplog.text
 
 
-def test_failed_start_keeps_the_file_for_the_next_start(tmp_path: Path, kernel: FakeKernel) -> None:
+def test_failed_start_keeps_the_record_of_backup_flags(tmp_path: Path, kernel: FakeKernel) -> None:
     family.FlagsNote(tmp_path).write()
 
     def fail() -> None:

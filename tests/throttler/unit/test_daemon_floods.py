@@ -20,7 +20,7 @@ from mptcp_throttler.runtime.engine import MAX_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
 PAUSE_SECONDS = 3600.0
-"""Length of a pause in seconds. The test ends this pause itself."""
+"""Length of a pause. The test itself ends pauses of this length."""
 
 
 def forged_join(number: int, interface: str = "w0") -> Subflow:
@@ -45,7 +45,7 @@ def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: p
 
 
 def test_only_the_flooded_capture_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon still reads the other captures. It reads the paused capture after the pause, unless it was closed."""
+    """The other captures are still read. The paused capture is read after the pause, unless it was closed."""
     pauses, resumptions, loop_errors = [PAUSE_SECONDS], list[Callable[[], object]](), list[object]()
     monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
 

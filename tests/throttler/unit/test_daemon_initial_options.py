@@ -45,7 +45,7 @@ async def test_connection_is_capped_from_its_first_subflow(tmp_path: Path) -> No
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
-        assert set(kernel.netfilter.entries) == {four_tuple(ADDRESS_A)}, "the cap is set before any data are sent"
+        assert set(kernel.netfilter.entries) == {four_tuple(ADDRESS_A)}, "the subflow has no cap when it begins to send"
         assert reasons(scene) == ["rule cap-a caps path a at 5 Mbit/s: 1 subflow active, 2 anticipated"]
         report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, ADDRESS_B)
         assert set(kernel.netfilter.entries) == {four_tuple(ADDRESS_A)}
@@ -74,22 +74,22 @@ async def test_client_with_one_path_loses_its_cap_and_is_remembered(tmp_path: Pa
 def test_client_with_one_path_that_does_not_return_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the initial limits of such a client's subflows were kept forever."""
+    """Defect: the initial limits of the client's subflows were kept forever."""
     kernel = FakeKernel()
-    ahead = 0.0
+    clock_offset = 0.0
 
     async def scenario() -> None:
-        nonlocal ahead
+        nonlocal clock_offset
         async with running(tmp_path, CAPPED, kernel) as scene:
             report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
             await until(lambda: kernel.pacing.initial_options.get(CLIENT) == UNANTICIPATED)
             report_event(scene, KernelEventKind.CLOSED, 1, ADDRESS_A)
-            ahead = CLIENT_TIMEOUT
+            clock_offset = CLIENT_TIMEOUT
             await until(lambda: CLIENT not in kernel.pacing.initial_options)
             assert not scene.engine.decisions.anticipation.clients
             assert kernel.pacing.initial_options[PREFIX] == options_under_cap(5_000_000, CLASS)
 
-    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead)
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + clock_offset)
     monkeypatch.setattr(engine, "time", clock)
     asyncio.run(scenario())
 
@@ -105,7 +105,7 @@ async def test_anticipation_can_be_switched_off(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_connection_from_before_the_start_is_not_anticipated(tmp_path: Path) -> None:
+async def test_connection_from_before_the_start_has_no_anticipated_subflow(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(1, ADDRESS_A)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -121,7 +121,7 @@ async def test_policy_that_names_the_clients_address_keeps_its_socket_options(tm
         report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
         await until(lambda: kernel.pacing.initial_options[CLIENT] == UNANTICIPATED)
         await scene.reload(policy)
-        assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED, "a reload does not forget clients with one path"
+        assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED, "the reload forgot that the client has one path"
         report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, ADDRESS_B)
         assert kernel.pacing.initial_options[CLIENT] == options_under_cap(5_000_000, CLASS)
 
@@ -174,15 +174,18 @@ def connect_between_changes(scene: Scene, recorded_entries: list[dict[FourTuple,
 
 @scenario
 async def test_connection_accepted_while_initial_options_change_is_capped(tmp_path: Path) -> None:
-    """Its socket was accepted without a limit, and gets its limit with the first sample."""
+    """The connection's socket was accepted without a limit, and is limited at the first sample."""
     async with running(tmp_path, PREFIXES_UNCAPPED) as scene:
         kernel, recorded_entries = scene.kernel, list[dict[FourTuple, Target]]()
         connect_between_changes(scene, recorded_entries)
         await scene.reload(PREFIXES_CAPPED)
-        known = four_tuple(NEW_CLIENT)
-        await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
+        new_subflow = four_tuple(NEW_CLIENT)
+        await until(lambda: kernel.netfilter.entries.get(new_subflow) == Target(0x11, 0x10000))
         await until(
-            lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == SocketLimit(5_000_000, 625)
+            lambda: (
+                kernel.pacing.limits.get(kernel.sockets.by_four_tuple[new_subflow].cookie)
+                == SocketLimit(5_000_000, 625)
+            )
         )
 
 

@@ -19,18 +19,18 @@ COUNTED = CAPPED.replace(
 
 async def kernel_of_a_killed_daemon(tmp_path: Path) -> FakeKernel:
     """Return a kernel in which a daemon capped a download and was then killed."""
-    before, kernel = FakeKernel(), FakeKernel()
-    before.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    async with running(tmp_path, CAPPED, before):
-        kernel.sockets.by_four_tuple = dict(before.sockets.by_four_tuple)
-        kernel.traffic_control.classes = dict(before.traffic_control.classes)
-        kernel.netfilter.entries = dict(before.netfilter.entries)
+    earlier_kernel, kernel = FakeKernel(), FakeKernel()
+    earlier_kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
+    async with running(tmp_path, CAPPED, earlier_kernel):
+        kernel.sockets.by_four_tuple = dict(earlier_kernel.sockets.by_four_tuple)
+        kernel.traffic_control.classes = dict(earlier_kernel.traffic_control.classes)
+        kernel.netfilter.entries = dict(earlier_kernel.netfilter.entries)
     return kernel
 
 
 @scenario
 async def test_start_refused_by_the_ledger_changes_nothing(tmp_path: Path) -> None:
-    """Defect: the daemon adopted the classes and entries before it was refused, and removed them: caps ended."""
+    """Defect: the daemon had adopted the classes and entries when its start was refused, and removed them."""
     kernel = await kernel_of_a_killed_daemon(tmp_path)
     classes, entries = dict(kernel.traffic_control.classes), dict(kernel.netfilter.entries)
     assert entries.keys() == {four_tuple("10.1.0.1")}
@@ -42,7 +42,7 @@ async def test_start_refused_by_the_ledger_changes_nothing(tmp_path: Path) -> No
     assert (kernel.traffic_control.classes, kernel.netfilter.entries) == (classes, entries)
     (tmp_path / "ledger.sqlite").unlink()
     async with running(tmp_path, COUNTED, kernel):
-        assert kernel.netfilter.entries == entries, "the next start adopts the entries"
+        assert kernel.netfilter.entries == entries, "the next start did not adopt the entries"
 
 
 @scenario

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import MBIT, Flow, capped, four_tuple, free, make_samples
+from sampling import MBIT, Flow, capped_flow, four_tuple, make_samples, uncapped_flow
 
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
@@ -23,6 +23,7 @@ from mptcp_throttler.stages.degradation import (
 )
 
 TICK = 0.05
+"""Seconds by which the simulation advances at a time."""
 GUARD = Guard()
 CAP = Cap(ScopeKey("cap", Share.PATH), 5 * MBIT)
 SPACINGS = (0.1, 0.5, 1.0, 2.0)
@@ -41,24 +42,27 @@ def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass
 class Scene:
-    """Simulated connections. Sweeps sample all connections; look-ups in between sample urgent connections."""
+    """Simulated connections. Sweeps sample all connections; look-ups between sweeps sample urgent connections."""
 
     connections: Mapping[int, list[Flow]]
     guard: Guard = GUARD
     spacing: float = 0.1
+    """Seconds between two sweeps."""
     urgent: float | None = None
+    """Seconds between two look-ups of urgent connections, or None for no look-ups."""
     now: float = 0.0
     changes: list[tuple[float, int]] = field(default_factory=list)
+    """Time and token of each connection whose caps were relaxed or restored."""
 
     def __post_init__(self) -> None:
         self.detector = DegradationDetector(self.guard, GuardCounters(), Direction.DOWN)
         self.ticks = 0
-        self.known: set[int] = set()
+        self.watched_tokens: set[int] = set()
 
     def run(self, seconds: float) -> None:
-        for token in self.known - self.connections.keys():
+        for token in self.watched_tokens - self.connections.keys():
             self.detector.forget(token)
-        self.known = set(self.connections)
+        self.watched_tokens = set(self.connections)
         for token, flows in self.connections.items():
             uncapped = [flow.four_tuple for flow in flows if not flow.capped]
             self.detector.watch(token, uncapped, {flow.four_tuple: CAP for flow in flows if flow.capped})
@@ -98,17 +102,14 @@ class Scene:
 
 
 def detection_limit(spacing: float, urgent: float | None) -> float:
-    """Return the longest allowed time in seconds to detect a degradation.
-
-    It consists of one interval before the degradation starts, two samples, and ``after``.
-    """
+    """Return the maximum time in seconds to detect a degradation: three intervals between samples, and ``after``."""
     sample_interval = spacing if urgent is None else urgent
     return max(1.5, 3 * sample_interval + GUARD.after)
 
 
 @any_spacing
 def test_healthy_connection_keeps_its_cap(spacing: float, urgent: float | None) -> None:
-    scene = Scene({1: [capped(), free()]}, spacing=spacing, urgent=urgent)
+    scene = Scene({1: [capped_flow(), uncapped_flow()]}, spacing=spacing, urgent=urgent)
     scene.run(60)
     assert not scene.changes
 
@@ -119,8 +120,8 @@ def test_healthy_connection_keeps_its_cap(spacing: float, urgent: float | None) 
 def test_cap_is_relaxed_within_the_limit_after_a_degradation(
     spacing: float, urgent: float | None, phase: float, rate: float
 ) -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
     wifi.rate = rate
     assert scene.seconds_until_relaxed(20) <= detection_limit(spacing, urgent) + 0.01
@@ -140,9 +141,9 @@ def test_cap_is_relaxed_after_a_degradation_with_little_waiting_data(
 
     The connection therefore counts as backlogged only when the path degrades.
     """
-    wifi = free()
+    wifi = uncapped_flow()
     wifi.waiting = 100_000
-    scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
+    scene = Scene({1: [capped_flow(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
     wifi.rate = rate
     assert scene.seconds_until_relaxed(20) <= detection_limit(spacing, urgent) + max(0.5, spacing)
@@ -150,7 +151,7 @@ def test_cap_is_relaxed_after_a_degradation_with_little_waiting_data(
 
 @any_spacing
 def test_cap_is_restored_when_the_path_has_recovered(spacing: float, urgent: float | None) -> None:
-    wifi, ethernet = free(), capped()
+    wifi, ethernet = uncapped_flow(), capped_flow()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=30), spacing, urgent)
     scene.run(8)
     wifi.rate = 1 * MBIT
@@ -165,7 +166,7 @@ def test_cap_is_restored_when_the_path_has_recovered(spacing: float, urgent: flo
 
 def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
     """While a path carries little, the guard cannot detect that it is degraded, and has to try the cap again."""
-    wifi, ethernet = free(), capped()
+    wifi, ethernet = uncapped_flow(), capped_flow()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=2, longest_retry=8))
     scene.run(5)
     for _ in range(4):
@@ -182,8 +183,8 @@ def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
 
 @any_spacing
 def test_cap_is_not_tried_while_the_path_is_clearly_degraded(spacing: float, urgent: float | None) -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]}, Guard(retry=2, longest_retry=8), spacing, urgent)
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]}, Guard(retry=2, longest_retry=8), spacing, urgent)
     scene.run(8)
     wifi.rate = 1 * MBIT
     scene.run(30)
@@ -196,8 +197,8 @@ def test_cap_is_not_tried_while_the_path_is_clearly_degraded(spacing: float, urg
 def test_delayed_use_of_capacity_that_another_connection_left_is_not_a_degradation(
     spacing: float, urgent: float | None, phase: float
 ) -> None:
-    first, second = free(15 * MBIT), free(15 * MBIT, 2)
-    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, spacing=spacing, urgent=urgent)
+    first, second = uncapped_flow(15 * MBIT), uncapped_flow(15 * MBIT, 2)
+    scene = Scene({1: [capped_flow(), first], 2: [capped_flow(connection=2), second]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
     scene.connections = {1: scene.connections[1]}
     scene.run(1.5)
@@ -209,8 +210,8 @@ def test_delayed_use_of_capacity_that_another_connection_left_is_not_a_degradati
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
 def test_slow_start_after_a_pause_is_not_a_degradation(spacing: float, urgent: float | None, phase: float) -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
     wifi.rate, wifi.waiting = 10 * MBIT, 0
     scene.run(5)
@@ -222,8 +223,8 @@ def test_slow_start_after_a_pause_is_not_a_degradation(spacing: float, urgent: f
 
 
 def test_path_that_stays_slower_gets_a_new_baseline() -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]}, Guard(retry=2, longest_retry=8))
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]}, Guard(retry=2, longest_retry=8))
     scene.run(5)
     wifi.rate = 10 * MBIT
     scene.run(200)
@@ -235,14 +236,14 @@ def test_path_that_stays_slower_gets_a_new_baseline() -> None:
 
 @any_spacing
 def test_idle_connection_is_not_degraded(spacing: float, urgent: float | None) -> None:
-    ethernet, wifi = capped(), free()
+    ethernet, wifi = capped_flow(), uncapped_flow()
     scene = Scene({1: [ethernet, wifi]}, spacing=spacing, urgent=urgent)
     scene.run(5)
     for flow in (ethernet, wifi):
         flow.rate, flow.waiting, flow.unacked = 0, 0, 0
     scene.run(30)
     assert not scene.changes
-    assert not scene.detector.urgent(), "an idle connection is not urgent"
+    assert not scene.detector.urgent(), "an idle connection is urgent"
 
 
 @given(
@@ -251,8 +252,8 @@ def test_idle_connection_is_not_degraded(spacing: float, urgent: float | None) -
     spacing=st.sampled_from([*((each, None) for each in SPACINGS), *MIXED_SPACINGS]),
 )
 def test_slow_application_is_not_degraded(rate: float, waiting: float, spacing: tuple[float, float | None]) -> None:
-    wifi = free()
-    scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, *spacing)
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(1 * MBIT), wifi]}, GUARD, *spacing)
     scene.run(5)
     wifi.rate, wifi.waiting = rate * MBIT, int(rate * MBIT / 8 * waiting)
     scene.run(5)
@@ -261,8 +262,8 @@ def test_slow_application_is_not_degraded(rate: float, waiting: float, spacing: 
 
 @any_spacing
 def test_slow_client_is_not_degraded(spacing: float, urgent: float | None) -> None:
-    wifi = free()
-    scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, spacing, urgent)
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(1 * MBIT), wifi]}, GUARD, spacing, urgent)
     scene.run(5)
     wifi.rate = 6 * MBIT
     for _ in range(100):
@@ -278,11 +279,11 @@ def test_slow_client_is_not_degraded(spacing: float, urgent: float | None) -> No
 def test_sharing_a_path_is_not_a_degradation(
     spacing: float, urgent: float | None, share: float, phase: float, idle: bool, waiting: int
 ) -> None:
-    """Before, the other connection is idle or gets no share of the path. Then it is backlogged, or not."""
-    first, second = free(), free(0.0, 2)
+    """First, the other connection is *idle* or gets no share of the path. Then it sends, with or without a backlog."""
+    first, second = uncapped_flow(), uncapped_flow(0.0, 2)
     if idle:
         second.waiting = second.unacked = 0
-    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
+    scene = Scene({1: [capped_flow(), first], 2: [capped_flow(connection=2), second]}, GUARD, spacing, urgent)
     scene.run(6 + phase * spacing)
     first.rate, second.rate, second.waiting, second.unacked = share * 30 * MBIT, (1 - share) * 30 * MBIT, waiting, 10
     scene.run(30)
@@ -295,10 +296,10 @@ def test_all_subflows_of_a_path_are_sampled_before_caps_are_relaxed(
     spacing: float, urgent: float, phase: float
 ) -> None:
     """The guard waits for 0 s here. The other connection is not backlogged, so its last sample is older."""
-    first, second = free(), free(0.0, 2)
+    first, second = uncapped_flow(), uncapped_flow(0.0, 2)
     second.waiting = 0
     scene = Scene(
-        {1: [capped(), first], 2: [capped(connection=2), second]},
+        {1: [capped_flow(), first], 2: [capped_flow(connection=2), second]},
         Guard.model_construct(after=0.0, retry=5.0, longest_retry=300.0),
         spacing,
         urgent,
@@ -312,9 +313,9 @@ def test_all_subflows_of_a_path_are_sampled_before_caps_are_relaxed(
 @any_spacing
 def test_alternating_connections_do_not_add_up_to_a_baseline(spacing: float, urgent: float | None) -> None:
     """Two connections use a path alternately. One is never backlogged, so only sweeps sample it."""
-    first, second = free(0.0), free(30 * MBIT, 2)
+    first, second = uncapped_flow(0.0), uncapped_flow(30 * MBIT, 2)
     second.waiting = 0
-    scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
+    scene = Scene({1: [capped_flow(), first], 2: [capped_flow(connection=2), second]}, GUARD, spacing, urgent)
     for period in range(12):
         first.rate, second.rate = (30 * MBIT, 0.0) if period % 2 else (0.0, 30 * MBIT)
         first.waiting = 300_000 if period % 2 else 0
@@ -329,8 +330,8 @@ def test_alternating_connections_do_not_add_up_to_a_baseline(spacing: float, urg
 @pytest.mark.parametrize("phase", [0.0, 0.35, 0.7])
 def test_short_pause_is_not_a_degradation(spacing: float, urgent: float | None, phase: float) -> None:
     """BBR nearly stops for 0.2 s every ten seconds (PROBE_RTT)."""
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]}, GUARD, spacing, urgent)
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]}, GUARD, spacing, urgent)
     scene.run(phase)
     for _ in range(5):
         wifi.rate = 30 * MBIT
@@ -341,8 +342,8 @@ def test_short_pause_is_not_a_degradation(spacing: float, urgent: float | None, 
 
 
 def test_path_that_was_always_slow_has_no_baseline() -> None:
-    wifi = free(0.3 * MBIT)
-    scene = Scene({1: [capped(), wifi]})
+    wifi = uncapped_flow(0.3 * MBIT)
+    scene = Scene({1: [capped_flow(), wifi]})
     scene.run(5)
     wifi.rate = 0
     scene.run(5)
@@ -350,7 +351,7 @@ def test_path_that_was_always_slow_has_no_baseline() -> None:
 
 
 def test_connection_with_only_capped_subflows_is_not_compared() -> None:
-    scene = Scene({1: [capped()]})
+    scene = Scene({1: [capped_flow()]})
     scene.run(5)
     scene.connections[1][0].rate = 0
     scene.run(5)
@@ -358,8 +359,8 @@ def test_connection_with_only_capped_subflows_is_not_compared() -> None:
 
 
 def test_relaxed_connection_that_ends_is_forgotten() -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]})
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]})
     scene.run(5)
     wifi.rate = 0
     scene.run(2)
@@ -371,8 +372,8 @@ def test_relaxed_connection_that_ends_is_forgotten() -> None:
 
 
 def test_relaxation_continues_after_a_change_of_subflows() -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]}, Guard(retry=30))
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]}, Guard(retry=30))
     scene.run(5)
     wifi.rate = 0
     scene.run(2)
@@ -387,9 +388,9 @@ def test_relaxation_continues_after_a_change_of_subflows() -> None:
 
 def test_only_backlogged_connections_are_urgent() -> None:
     """A busy connection that is limited by its application gives a baseline, but cannot be relaxed."""
-    wifi = free()
+    wifi = uncapped_flow()
     wifi.waiting = 0
-    scene = Scene({1: [capped(), wifi]})
+    scene = Scene({1: [capped_flow(), wifi]})
     scene.run(5)
     assert scene.detector.watched() == {wifi.four_tuple}
     assert not scene.detector.urgent()
@@ -409,15 +410,15 @@ def test_only_backlogged_connections_are_urgent() -> None:
 
 
 def test_limited_number_of_baselines_outlives_their_connections() -> None:
-    wifi = free()
-    scene = Scene({1: [capped(), wifi]})
+    wifi = uncapped_flow()
+    scene = Scene({1: [capped_flow(), wifi]})
     scene.run(5)
-    second = free(1 * MBIT, 2)
-    scene.connections = {2: [capped(connection=2), second]}
+    second = uncapped_flow(1 * MBIT, 2)
+    scene.connections = {2: [capped_flow(connection=2), second]}
     scene.run(6)
     assert scene.is_relaxed(2)
     for number in range(3 * MAX_UNUSED):
-        flows = [capped(connection=number), free(connection=number)]
+        flows = [capped_flow(connection=number), uncapped_flow(connection=number)]
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))
         scene.connections = {number: flows}
         scene.run(2)

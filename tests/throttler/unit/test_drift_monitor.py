@@ -51,7 +51,7 @@ class Source(NoticeSource):
 
 
 class MonitoredComponent(Component):
-    """A monitor with one component."""
+    """A component, and the monitor that compares only this one."""
 
     repairs = 0
 
@@ -143,7 +143,7 @@ def test_harmless_change_is_not_logged(caplog: pytest.LogCaptureFixture) -> None
 def test_comparisons_are_periodic_if_there_are_no_changes() -> None:
     async def test(component: MonitoredComponent) -> None:
         await until(lambda: len(component.comparison_times) >= 2)
-        assert component.monitor.counters.comparisons == 0, "a periodic comparison was counted, as after a notice"
+        assert component.monitor.counters.comparisons == 0, "a periodic comparison was counted like one after a notice"
 
     run_with_monitor(test, interval=0.02)
 
@@ -222,10 +222,10 @@ def test_daemon_repairs_changes_without_a_notice(tmp_path: Path) -> None:
                 lambda: setattr(kernel.pacing, "problems", ["the BPF program was detached"]),
                 (tmp_path / "s").unlink,
             )
-            for times, change in enumerate(changes, start=1):
+            for count, change in enumerate(changes, start=1):
                 change()
                 assert await scene.daemon._drift._compare()
-                assert scene.status()["counters"]["changes"]["repaired"] == times
+                assert scene.status()["counters"]["changes"]["repaired"] == count
             assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
             assert not kernel.pacing.problems
 

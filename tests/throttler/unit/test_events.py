@@ -27,10 +27,10 @@ from mptcp_throttler.telemetry.events import (
 )
 from mptcp_throttler.telemetry.traffic import Traffic
 
-MAX_BYTES = 19_000_000
+MAX_RING_BYTES = 19_000_000
 WIFI = four_tuple("10.1.0.1")
-RATE, SLOWER = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
-RULE = a_rule("cap", ("a",), RATE)
+THROTTLE, SLOWER_THROTTLE = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
+RULE = a_rule("cap", ("a",), THROTTLE)
 
 
 @given(st.integers(0, 30), st.integers(0, 40))
@@ -73,7 +73,7 @@ def test_full_ring_has_bounded_memory() -> None:
     used_bytes = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert ring.last - ring.first + 1 == MAX_EVENTS
-    assert used_bytes < MAX_BYTES, used_bytes
+    assert used_bytes < MAX_RING_BYTES, used_bytes
 
 
 def test_ring_holds_the_events_of_one_client_for_an_hour() -> None:
@@ -82,6 +82,8 @@ def test_ring_holds_the_events_of_one_client_for_an_hour() -> None:
 
 
 class Scene:
+    """A recorder of events, and the verdicts about one connection."""
+
     def __init__(self) -> None:
         self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
         self.recorder = EventRecorder(self.traffic, lambda: 0.0)
@@ -99,7 +101,9 @@ class Scene:
         return [(each.kind, each.rule, each.direction) for each in self.recorder.ring.events_after(0)]
 
 
-def capped(throttle: Throttle = RATE, scope: ScopeKey | None = None, direction: Direction = Direction.DOWN) -> Verdict:
+def capped(
+    throttle: Throttle = THROTTLE, scope: ScopeKey | None = None, direction: Direction = Direction.DOWN
+) -> Verdict:
     scope = scope or ScopeKey("cap", Share.PATH, direction=direction)
     return Verdict(WIFI, "a", RULE, scope, throttle, "rule cap caps path a", direction)
 
@@ -114,18 +118,18 @@ def test_each_decision_is_recorded_once() -> None:
     scene.decide(capped())
     scene.decide(capped())
     assert scene.events == [("decided", "cap", "down")]
-    scene.decide(capped(SLOWER))
+    scene.decide(capped(SLOWER_THROTTLE))
     scene.decide(UNCAPPED)
     assert scene.events[1:] == [("decided", "cap", "down"), ("decided", None, "down")]
     scene.decide()
-    assert len(scene.events) == 3, "the tracker records the end, not the decision"
+    assert len(scene.events) == 3, "the end of a subflow was recorded as a decision"
 
 
 def test_balancing_cap_is_recorded_once_even_if_its_rate_changes() -> None:
     scene = Scene()
     balance = ScopeKey("cap", Share.CONNECTION, (7, "a"))
-    scene.decide(capped(RATE, balance))
-    scene.decide(capped(SLOWER, balance))
+    scene.decide(capped(THROTTLE, balance))
+    scene.decide(capped(SLOWER_THROTTLE, balance))
     assert scene.events == [("decided", "cap", "down")]
 
 
@@ -144,7 +148,7 @@ def test_entries_are_recorded_as_applied_or_lifted_caps() -> None:
     ]
     scene.decide()
     scene.recorder.record_entries(Direction.DOWN, [WIFI], False, 13.0)
-    assert len(scene.events) == 6, "an entry removed with its subflow is not an event"
+    assert len(scene.events) == 6, "the removal of an ended subflow's entry was recorded"
     # This entry selects the default class for an uncapped subflow that inherited the class of a cap.
     scene.decide(UNCAPPED)
     scene.recorder.record_entries(Direction.DOWN, [WIFI], True, 14.0)

@@ -94,7 +94,7 @@ def test_verdict_is_described(changes: dict[str, Any], words: str) -> None:
 def test_end_times_are_in_the_policys_zone_and_past_times_in_the_readers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the end of a rule's hours was printed in the host's time zone, and without its name.
+    """Defect: the end of a rule's hours was printed in the host's time zone, without the zone's name.
 
     Hours in a rule are in the policy's time zone.
     """
@@ -107,7 +107,7 @@ def test_end_times_are_in_the_policys_zone_and_past_times_in_the_readers(
         monkeypatch.undo()
         time.tzset()
     lines = capsys.readouterr().out.splitlines()
-    assert "since 06:59:30 EST," in lines[1], "past times are in the reader's zone"
+    assert "since 06:59:30 EST," in lines[1], "past times are not in the reader's zone"
     assert lines[4] == "    rule spare-ethernet: matches; until Sat 20:00 (Europe/Athens)"
 
 
@@ -127,7 +127,7 @@ def test_explanation_names_the_kind_of_each_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "request_"),
+    ("argument", "selection"),
     [
         ("10.77.1.2", {"client": "10.77.1.2"}),
         ("fd77::2", {"client": "fd77::2"}),
@@ -138,12 +138,12 @@ def test_explanation_names_the_kind_of_each_rule() -> None:
     ],
 )
 def test_explain_accepts_a_client_a_token_or_an_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, request_: dict[str, str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, selection: dict[str, str]
 ) -> None:
     with answering(tmp_path / "s", lambda request: explain_answer()) as requests:
         assert main(["explain", argument, "--socket", str(tmp_path / "s")]) == 0
         assert main(["explain", argument, "--json", "--socket", str(tmp_path / "s")]) == 0
-    assert requests[0][1] == {"query": "explain", **request_}
+    assert requests[0][1] == {"query": "explain", **selection}
     lines = capsys.readouterr().out.splitlines()
     assert lines[3] == "    rule few: does not match: at most 1 active subflow"
     assert json.loads(lines[-1]) == explain_answer()
@@ -249,7 +249,7 @@ def test_follow_prints_each_event_once_and_reports_gaps(tmp_path: Path) -> None:
         "note: the daemon was restarted; its events begin here",
     ]
     times = [request_time for request_time, _ in requests]
-    assert len(times) < 15 + (times[-1] - times[0]), "the command sends one query per second"
+    assert len(times) < 15 + (times[-1] - times[0]), "the command sent more than one query per second"
 
 
 def test_follow_continues_after_a_restart_of_the_daemon(

@@ -12,7 +12,7 @@ from mptcp_throttler.kernel import feature_probe
 
 
 @pytest.mark.parametrize(
-    ("loaded", "works", "expected"),
+    ("iptables_loaded", "working", "expected"),
     [
         (True, {"auto"}, ["auto"]),
         (False, {"nftables"}, ["nftables"]),
@@ -21,7 +21,7 @@ from mptcp_throttler.kernel import feature_probe
     ],
 )
 def test_no_iptables_module_is_loaded_if_nftables_works(
-    loaded: bool, works: set[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+    iptables_loaded: bool, working: set[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the check loaded the module, the daemon would choose iptables at its next start.
 
@@ -31,10 +31,12 @@ def test_no_iptables_module_is_loaded_if_nftables_works(
 
     def try_backend(backend: str) -> None:
         tried.append(backend)
-        if backend not in works:
+        if backend not in working:
             raise KernelError(f"{backend} does not work")
 
     monkeypatch.setattr(feature_probe, "_try_backend", try_backend)
-    monkeypatch.setattr(feature_probe, "backends_without_modules", lambda: BACKENDS if loaded else ("nftables",))
-    assert attempt({"auto": feature_probe._try_any_backend}) == {"auto": None if works else "auto does not work"}
+    monkeypatch.setattr(
+        feature_probe, "backends_without_modules", lambda: BACKENDS if iptables_loaded else ("nftables",)
+    )
+    assert attempt({"auto": feature_probe._try_any_backend}) == {"auto": None if working else "auto does not work"}
     assert tried == expected

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for excluding objects from garbage collection: work that creates reference cycles prevents it."""
+"""Tests for excluding objects from garbage collection: none is excluded during work that creates reference cycles."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Node:
 @pytest.mark.usefixtures("manual_collection")
 @pytest.mark.parametrize("announced", [True, False])
 def test_cycles_created_between_slices_are_collected_if_announced(announced: bool) -> None:
-    async def with_cycles() -> weakref.ref[Node]:
+    async def create_cycle() -> weakref.ref[Node]:
         async with AsyncExitStack() as stack:
             if announced:
                 await stack.enter_async_context(event_loop.skip_collection())
             node = Node()
-            found = weakref.ref(node)
+            reference = weakref.ref(node)
             await asyncio.sleep(0)  # Slices of other tasks run in between.
-            return found
+            return reference
 
     async def scenario() -> weakref.ref[Node]:
-        work = asyncio.create_task(with_cycles())
+        work = asyncio.create_task(create_cycle())
         while not work.done():
             event_loop.begin_acyclic()
             event_loop.end_acyclic()

@@ -43,7 +43,7 @@ async def test_grant_lifts_caps_until_its_end(tmp_path: Path) -> None:
         await until(lambda: scene.engine.capped_count == 1)
         options = kernel.pacing.initial_options
         assert options[ip_network("10.1.0.0/31")] == DEFAULT_OPTIONS, (
-            "new connections of the granted clients begin without a cap"
+            "new connections of the granted clients begin with a cap"
         )
         assert options[ip_network("10.1.0.0/16")] != DEFAULT_OPTIONS
         explained = scene.request(query="explain", token="7")["connections"][0]["subflows"][0]
@@ -56,15 +56,15 @@ async def test_grant_lifts_caps_until_its_end(tmp_path: Path) -> None:
         await until(lambda: scene.engine.capped_count == 0)
         await until(lambda: scene.engine.capped_count == 1)
         texts = [each["text"] for each in scene.request(query="events")["events"] if each["kind"] == "grant"]
-        assert f"client {CLIENT}: caps apply again" in texts, "the grant ends in time, although it began later"
-        assert "client 10.1.0.2: caps apply again" not in texts, "the longer grant has not ended"
+        assert f"client {CLIENT}: caps apply again" in texts, "the grant that began later did not end in time"
+        assert "client 10.1.0.2: caps apply again" not in texts, "the longer grant ended too early"
         assert any("bob" in each for each in texts)
         path.write_text("[")
         await asyncio.sleep(1.2)
-        assert scene.engine.capped_count == 1, "a file that cannot be read changes nothing"
+        assert scene.engine.capped_count == 1, "a file that cannot be read changed the grants"
 
 
-def settings_of(tmp_path: Path, policy: str) -> Path:
+def write_settings(tmp_path: Path, policy: str) -> Path:
     (tmp_path / "p.yaml").write_text(policy)
     path = tmp_path / "throttler.yaml"
     path.write_text(f"interfaces: [w0]\npolicy: p.yaml\nledger: {tmp_path}/ledger.sqlite\n")
@@ -72,10 +72,10 @@ def settings_of(tmp_path: Path, policy: str) -> Path:
 
 
 def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["grant", "--config", str(settings_of(tmp_path, CAPPED))]
+    command = ["grant", "--config", str(write_settings(tmp_path, CAPPED))]
     assert main([*command, CLIENT, "2h", "--why", "a party"]) == DONE
     assert main([*command, "10.3.0.0/24", "30m"]) == DONE
-    assert main([*command, CLIENT, "1h"]) == DONE, "the latest grant replaces the earlier one"
+    assert main([*command, CLIENT, "1h"]) == DONE, "a second grant for the same client was refused"
     capsys.readouterr()
     assert main(command) == DONE
     assert [each.partition(":")[0] for each in capsys.readouterr().out.splitlines()] == ["10.3.0.0/24", CLIENT]
@@ -106,7 +106,7 @@ def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
 def test_invalid_grant_prints_one_line_and_grants_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    settings = settings_of(tmp_path, BUDGET)
+    settings = write_settings(tmp_path, BUDGET)
     Ledger(tmp_path / "ledger.sqlite").close()
     assert main(["grant", "--config", str(settings), *words]) == FAILED
     assert capsys.readouterr().err.count("\n") == 1
@@ -118,7 +118,7 @@ def test_added_volume_applies_to_the_current_period(tmp_path: Path, capsys: pyte
     async def test(path: Path) -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, CLIENT, "10.2.0.1")
-        settings = settings_of(path, BUDGET)
+        settings = write_settings(path, BUDGET)
         async with running(path, BUDGET, kernel) as scene:
             ledger = Ledger(path / "ledger.sqlite")
             begin = int(datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0).timestamp())

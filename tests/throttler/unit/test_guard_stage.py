@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 from metering import LTE, MB, Host
-from metering import policy as metered
+from metering import policy as policy_with_rules
 from policy_values import replace
-from sampling import MBIT, Flow, capped, connection_of, four_tuple, free, make_samples
+from sampling import MBIT, Flow, capped_flow, connection_of, four_tuple, make_samples, uncapped_flow
 
 from mptcp_throttler.policy.evaluate import _compiled_policy, evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -38,17 +38,16 @@ class Scene:
 
     def __init__(self, guard: str = "{}", rule_guard: str = "true") -> None:
         policy = load_policy(POLICY % (guard, rule_guard), "policy.yaml")
-        self.flows: list[Flow] = [capped(), free()]
+        self.flows: list[Flow] = [capped_flow(), uncapped_flow()]
         (rule,) = policy.rules
-        ends = [flow.four_tuple for flow in self.flows]
-        self.connection = connection_of(1, ends)
+        capped, uncapped = (flow.four_tuple for flow in self.flows)
+        self.connection = connection_of(1, (capped, uncapped))
+        cap = ScopeKey("cap", Share.PATH)
         self.verdicts: tuple[Verdict, ...] = (
+            Verdict(capped, "ethernet", rule, cap, rule.throttle, "capped", guarded=rule.guard),
+            Verdict(uncapped, None, None, None, None, "not capped"),
             Verdict(
-                ends[0], "ethernet", rule, ScopeKey("cap", Share.PATH), rule.throttle, "capped", guarded=rule.guard
-            ),
-            Verdict(ends[1], None, None, None, None, "free"),
-            Verdict(
-                ends[0], "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP, guarded=rule.guard
+                capped, "ethernet", rule, UPLOADS, rule.throttle, "upload: capped", Direction.UP, guarded=rule.guard
             ),
         )
         self.changed: list[int] = []
@@ -75,14 +74,14 @@ def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
     scene = Scene()
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
-    down, free_, up = scene.run(2)
+    down, uncapped, up = scene.run(2)
     # The relaxed cap is the previous rate of Wi-Fi, with headers, not the rate of the whole path.
     assert down.throttle is not None
     assert 28 * MBIT < down.throttle.ceil < 35 * MBIT
     assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
     assert down.reason.startswith("cap of rule cap relaxed: the connection got ")
     assert "its uncapped path from 10.77.2.2 alone once carried " in down.reason
-    assert (free_, up) == scene.verdicts[1:]
+    assert (uncapped, up) == scene.verdicts[1:]
     assert scene.changed == [1]
     reason = scene.guard.reason(1)
     assert reason is not None
@@ -91,19 +90,19 @@ def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
     counters = scene.guard.counters
     assert counters.relaxations == 1
     assert scene.guard.count_relaxed() == 1
-    lacking_before, relaxed = counters.lacking_bytes, counters.relaxed_bytes
+    lacking_before, relaxed_before = counters.lacking_bytes, counters.relaxed_bytes
     scene.flows[0].rate = 20 * MBIT
     scene.run(8)
     # Until the next samples, the relaxed subflow counts as carrying 5 Mbit/s.
     assert counters.lacking_bytes - lacking_before == pytest.approx(8 * 27 * MBIT / 8, rel=0.1)
-    assert counters.relaxed_bytes - relaxed == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
+    assert counters.relaxed_bytes - relaxed_before == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
 
 
 def test_uploads_are_guarded_separately() -> None:
     scene = Scene()
-    ends = [flow.four_tuple for flow in scene.flows]
-    scene.verdicts = (*scene.verdicts, Verdict(ends[1], None, None, None, None, "upload: free", Direction.UP))
-    uploads = [Flow(ends[0], True, 4.7 * MBIT, 0, 0), Flow(ends[1], False, 28 * MBIT, 0, 0)]
+    capped, uncapped = (flow.four_tuple for flow in scene.flows)
+    scene.verdicts += (Verdict(uncapped, None, None, None, None, "upload: not capped", Direction.UP),)
+    uploads = [Flow(capped, True, 4.7 * MBIT, 0, 0), Flow(uncapped, False, 28 * MBIT, 0, 0)]
     highest_sequence = 1
 
     def advance(seconds: float, unacked: int = 0) -> tuple[Verdict, ...]:
@@ -125,7 +124,7 @@ def test_uploads_are_guarded_separately() -> None:
         return scene.apply()
 
     assert advance(5) == scene.verdicts
-    assert set(scene.guard.watched()) == set(ends)
+    assert set(scene.guard.watched()) == {capped, uncapped}
     assert len(scene.guard.watched()) == 2
     uploads[1].rate = 1 * MBIT
     down, _, up, _ = advance(1.5, unacked=400_000)
@@ -152,9 +151,9 @@ def test_caps_are_restored_after_recovery() -> None:
 
 
 def test_relaxation_of_two_rules_is_one_action() -> None:
-    """Defect: such a relaxation was logged once for each rule, with the same text."""
+    """Defect: the relaxation was logged once for each rule, with the same text."""
     scene = Scene()
-    third = capped()
+    third = capped_flow()
     scene.flows.append(third)
     (rule,) = load_policy(POLICY % ("{}", "true"), "policy.yaml").rules
     other = replace(rule, name="other")
@@ -208,7 +207,7 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
     for module in (baseline, degradation):
         monkeypatch.setattr(module, "Path", RecordedPath)
     guard = GuardStage(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
-    flows = {token: (capped(connection=token), free(connection=token)) for token in range(1, 6)}
+    flows = {token: (capped_flow(connection=token), uncapped_flow(connection=token)) for token in range(1, 6)}
 
     def reload(policy: Policy) -> weakref.ref[object]:
         guard.set_policy(policy)
@@ -225,7 +224,7 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
     observe(1.0)
     observe(2.0)
     before = [each for each in paths if each() is not None]
-    assert len(before) == 3, "paths of uncapped downloads, uncapped uploads, and capped uploads"
+    assert len(before) == 3, "not exactly the paths of uncapped downloads, uncapped uploads and capped uploads exist"
     reload(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     assert compiled() is None
     assert guard.watched()
@@ -233,7 +232,7 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
         guard.forget(token)
     assert not guard.watched()
     # The next sample of other connections frees paths without subflows.
-    flows = {6: (capped(connection=6), Flow(four_tuple(3), False, 0, token=6))}
+    flows = {6: (capped_flow(connection=6), Flow(four_tuple(3), False, 0, token=6))}
     reload(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     observe(3.0)
     assert [each() for each in before] == [None] * 3
@@ -265,7 +264,7 @@ def test_lowest_unguarded_cap_of_rule_and_budget_applies_while_others_are_relaxe
 
     Another defect: a budget's guarded cap was not relaxed.
     """
-    host = Host(metered(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
+    host = Host(policy_with_rules(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
     host.connect(1, "10.77.1.2", "10.77.2.2")
     host.carry(1, 2 * MB)
     host.sweep()

@@ -25,7 +25,7 @@ from mptcp_throttler.policy.load import load_policy
 
 
 @pytest.fixture
-def policy(tmp_path: Path) -> Path:
+def policy_file(tmp_path: Path) -> Path:
     if os.geteuid() != 0:
         pytest.skip("NOT TESTED: only root can find out what others can read")
     for directory in (tmp_path, *tmp_path.parents):
@@ -37,40 +37,42 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
-def test_readable_file_is_no_problem(policy: Path) -> None:
-    assert list(unreadable_files([policy], "nobody")) == []
+def test_readable_file_is_no_problem(policy_file: Path) -> None:
+    assert list(unreadable_files([policy_file], "nobody")) == []
 
 
-def test_policy_that_only_root_can_read_is_reported(policy: Path) -> None:
+def test_policy_that_only_root_can_read_is_reported(policy_file: Path) -> None:
     """Defect: the check succeeded because it ran as root, but the daemon failed."""
-    policy.chmod(0o600)
-    (problem,) = unreadable_files([policy], "nobody")
+    policy_file.chmod(0o600)
+    (problem,) = unreadable_files([policy_file], "nobody")
     expected = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
-    assert str(problem) == f"{policy}: {expected}"
+    assert str(problem) == f"{policy_file}: {expected}"
 
 
-def test_group_from_the_units_drop_in_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_from_the_units_drop_in_counts(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the check ignored groups from the unit's drop-ins, and refused a valid configuration."""
-    policy.chmod(0o640)
-    groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
-    assert len(list(unreadable_files([policy], "nobody"))) == 1
+    policy_file.chmod(0o640)
+    groups = {"mptcp-throttler.service": [policy_file.stat().st_gid]}
+    assert len(list(unreadable_files([policy_file], "nobody"))) == 1
     monkeypatch.setattr(readable, "groups_of_unit", groups.__getitem__)
-    assert list(unreadable_files([policy], "nobody")) == []
+    assert list(unreadable_files([policy_file], "nobody")) == []
 
 
-def test_directory_that_the_user_cannot_enter_is_reported(policy: Path) -> None:
-    policy.parent.chmod(0o700)
-    assert len(list(unreadable_files([policy], "nobody"))) == 1
+def test_directory_that_the_user_cannot_enter_is_reported(policy_file: Path) -> None:
+    policy_file.parent.chmod(0o700)
+    assert len(list(unreadable_files([policy_file], "nobody"))) == 1
 
 
-def test_file_is_not_checked_for_an_unknown_user_or_without_root(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy.chmod(0o600)
-    assert list(unreadable_files([policy], "no-such-user-here")) == []
+def test_file_is_not_checked_for_an_unknown_user_or_without_root(
+    policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy_file.chmod(0o600)
+    assert list(unreadable_files([policy_file], "no-such-user-here")) == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert list(unreadable_files([policy], "nobody")) == []
+    assert list(unreadable_files([policy_file], "nobody")) == []
 
 
-def with_group(name: str) -> Settings:
+def settings_with_group(name: str) -> Settings:
     return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nstatus_group: {name}\n", "t.yaml")
 
 
@@ -79,12 +81,14 @@ def test_status_group_must_be_one_of_the_daemons_groups(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getegid", lambda: 1000)
     monkeypatch.setattr(os, "getgroups", lambda: [1000])
-    (problem,) = host_problems(with_group(name), as_daemon=True)
+    (problem,) = host_problems(settings_with_group(name), as_daemon=True)
     assert str(problem).startswith(f"t.yaml:3: status_group: the throttler's user is not in {name}; systemctl edit")
     assert f"SupplementaryGroups={name}" in str(problem)
-    assert list(host_problems(with_group(name))) == [], "the user who runs the check need not be in the group"
+    assert list(host_problems(settings_with_group(name))) == [], (
+        "the check refused a group of the daemon because its own user is not in that group"
+    )
     monkeypatch.setattr(os, "getgroups", lambda: [1000, 0])
-    assert list(host_problems(with_group(name), as_daemon=True)) == []
+    assert list(host_problems(settings_with_group(name), as_daemon=True)) == []
 
 
 TABLE = """\
@@ -118,11 +122,11 @@ def test_interface_that_is_stacked_on_another_is_reported() -> None:
     assert warnings_for("eth0", ETH0, VLAN) == warnings_for("eth0.10", ETH0, VLAN) == []
 
 
-def test_bridge_bond_or_its_vlan_is_stacked_on_the_ports() -> None:
+def test_bond_or_its_vlan_is_stacked_on_the_port() -> None:
     bond, port = Link("bond0", 4, kind="bond"), Link("eth1", 5, master=4)
-    above = Link("bond0.10", 6, kind="vlan", below=4)
+    vlan_of_bond = Link("bond0.10", 6, kind="vlan", below=4)
     assert warnings_for("eth1, bond0", bond, port) == ["t.yaml:2: warning: interfaces: bond0 is stacked on eth1"]
-    assert warnings_for("eth1, bond0.10", bond, port, above) == [
+    assert warnings_for("eth1, bond0.10", bond, port, vlan_of_bond) == [
         "t.yaml:2: warning: interfaces: bond0.10 is stacked on eth1"
     ]
     assert warnings_for("eth0, bond0", ETH0, bond, port) == []
@@ -138,7 +142,7 @@ def test_veth_pair_and_tunnel_are_not_stacked() -> None:
 
 DOWNLOADS = rules(f"name: r, paths: [a], {CAP}")
 UPLOADS = rules(f"name: r, direction: up, paths: [a], {CAP}")
-NFTABLES_NEEDS = {
+MESSAGES_WITHOUT_NFTABLES = {
     (
         "auto",
         DOWNLOADS,
@@ -170,9 +174,11 @@ def test_missing_libpcap_is_a_problem() -> None:
     assert problem.startswith("t.yaml: libpcap cannot be loaded: it compiles the throttler's capture filter")
 
 
-@pytest.mark.parametrize(("netfilter", "policy"), NFTABLES_NEEDS)
+@pytest.mark.parametrize(
+    ("netfilter", "policy"), MESSAGES_WITHOUT_NFTABLES, ids=["auto", "nftables", "iptables", "iptables with uploads"]
+)
 def test_missing_libnftables_is_a_problem_if_it_is_needed(netfilter: str, policy: str) -> None:
-    expected = NFTABLES_NEEDS[netfilter, policy]
+    expected = MESSAGES_WITHOUT_NFTABLES[netfilter, policy]
     assert [
         each.partition(": ")[2][: len(expected or "")] for each in problems_without("nftables", netfilter, policy)
     ] == ([] if expected is None else [expected])
@@ -195,7 +201,7 @@ def settings_with(netfilter: str) -> Settings:
     return load_settings(f"interfaces: [lo]\npolicy: p.yaml\nnetfilter: {netfilter}\n", "t.yaml")
 
 
-@pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS])
+@pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS], ids=["downloads", "uploads"])
 def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str) -> None:
     settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
     tried = needed_features(settings, loaded, lambda _: True)
@@ -230,12 +236,12 @@ def test_only_the_configured_backend_is_tried(netfilter: str, expected: str) -> 
 
 
 def test_feature_without_its_library_is_reported_once() -> None:
-    without = {
+    needed_by_backend = {
         backend: needed_features(settings_with(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
         for backend in ("iptables", "nftables", "auto")
     }
     needed_by_all = ALWAYS_NEEDED | {"ifb", "tbf"}
-    assert {backend: set(found) - needed_by_all for backend, found in without.items()} == {
+    assert {backend: set(found) - needed_by_all for backend, found in needed_by_backend.items()} == {
         "iptables": {"iptables"},
         "nftables": set(),
         "auto": {"auto"},

@@ -22,7 +22,14 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "inet-diag.txt"
 """Answers of Linux 6.18: an MPTCP and a plain TCP socket, each for IPv4 and for IPv6."""
 BODIES = [bytes.fromhex(line) for line in GOLDEN.read_text().split()]
 SUBFLOW = BODIES[1]
+NLMSG_DONE = 3
 SEQUENCE = 7
+"""Sequence number of the request, which the answers repeat."""
+INFO, ULP_INFO, ULP_INFO_MPTCP = 2, 19, 3
+"""Attributes of an answer: struct tcp_info, and a nest in which MPTCP has a nest (linux/inet_diag.h)."""
+TOKEN, MAP_SEQUENCE, FLAGS, REMOTE_ID, LOCAL_ID = 2, 4, 8, 9, 10
+"""Attributes of a subflow (linux/mptcp.h, MPTCP_SUBFLOW_ATTR_…)."""
+FLAG_JOIN, FLAG_BACKUP_BY_CLIENT, FLAG_BACKUP_BY_PROXY = 0xC, 0x10, 0x20
 READ = 12.5
 """Time at which the sockets were read, in monotonic seconds."""
 
@@ -32,22 +39,22 @@ def parse(body: bytes) -> KernelSubflow | None:
     if len(body) < 72:
         return None
     fields = dict(attributes(body, 72))
-    mptcp = dict(attributes(dict(attributes(fields.get(19, b""))).get(3, b"")))
-    if 2 not in mptcp:
+    mptcp = dict(attributes(dict(attributes(fields.get(ULP_INFO, b""))).get(ULP_INFO_MPTCP, b"")))
+    if TOKEN not in mptcp:
         return None
-    flags = int.from_bytes(mptcp.get(8, b""), "little")
+    flags = int.from_bytes(mptcp.get(FLAGS, b""), "little")
     size = 16 if body[0] == 10 else 4
     local_port, remote_port, local, remote = struct.unpack_from("!HH16s16s", body, 4)
-    info = fields[2]
+    info = fields[INFO]
     mss, unacked, sacked, rtt = (*struct.unpack_from("=I4xII", info, 16), struct.unpack_from("=I", info, 68)[0])
     pacing, max_pacing, acked, received = struct.unpack_from("=QQQQ", info, 104)
     return KernelSubflow(
-        token=int.from_bytes(mptcp[2][:4], "little"),
+        token=int.from_bytes(mptcp[TOKEN][:4], "little"),
         four_tuple=FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port),
-        initial=not flags & 0xC,
-        local_id=mptcp[10][0],
-        remote_id=mptcp[9][0],
-        backup=bool(flags & 0x10),
+        initial=not flags & FLAG_JOIN,
+        local_id=mptcp[LOCAL_ID][0],
+        remote_id=mptcp[REMOTE_ID][0],
+        backup=bool(flags & FLAG_BACKUP_BY_CLIENT),
         read=READ,
         bytes_acked=acked,
         bytes_received=received,
@@ -68,8 +75,8 @@ def parse(body: bytes) -> KernelSubflow | None:
             lost=struct.unpack_from("=I", info, 32)[0],
             congestion_window=struct.unpack_from("=I", info, 80)[0],
         ),
-        made_backup=bool(flags & 0x20),
-        data_sequence=int.from_bytes(mptcp[4][:8], "little"),
+        made_backup=bool(flags & FLAG_BACKUP_BY_PROXY),
+        data_sequence=int.from_bytes(mptcp[MAP_SEQUENCE][:8], "little"),
     )
 
 
@@ -157,9 +164,9 @@ def test_answers_to_another_request_are_omitted() -> None:
 
 def test_message_of_another_kind_is_returned() -> None:
     found: list[KernelSubflow] = []
-    data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=3)
-    other = trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
-    assert other == (3, b"\xfe\xff\xff\xff")
+    data = message(SUBFLOW) + message(b"\xfe\xff\xff\xff", kind=NLMSG_DONE)
+    message_of_other_kind = trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ)
+    assert message_of_other_kind == (NLMSG_DONE, b"\xfe\xff\xff\xff")
     assert len(found) == 1
 
 
@@ -173,9 +180,9 @@ def test_repeated_answers_share_their_four_tuple() -> None:
 
 def test_cookie_with_other_ports_is_another_socket() -> None:
     decoder = trained_decoder()
-    changed = bytearray(SUBFLOW)
-    changed[4:8] = b"\x12\x34\x56\x78"
-    (found,) = decode(decoder, bytes(changed))
+    answer_of_other_ports = bytearray(SUBFLOW)
+    answer_of_other_ports[4:8] = b"\x12\x34\x56\x78"
+    (found,) = decode(decoder, bytes(answer_of_other_ports))
     assert (found.four_tuple.local_port, found.four_tuple.remote_port) == (0x1234, 0x5678)
 
 

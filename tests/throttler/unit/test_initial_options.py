@@ -84,7 +84,7 @@ def test_path_with_further_conditions_has_no_initial_options() -> None:
 def test_rule_for_some_clients_sets_no_initial_options() -> None:
     assert options_for(replace(RULE, clients=(WIFI,))) == {}
     exempt = a_rule("office", ("ethernet",), None, clients=(WIFI,), exempts=True)
-    assert options_for(exempt, RULE) == {}, "some connections of the path are exempt"
+    assert options_for(exempt, RULE) == {}, "a path with exempt connections has initial options"
 
 
 def test_exempt_prefix_within_a_capped_one_has_default_options() -> None:
@@ -120,18 +120,19 @@ INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
         a_path("other", clients=(ip_network("0.0.0.0/0"),), backup=True),
         a_path("other", interfaces=frozenset({"eth1"})),
     ],
+    ids=["same prefix", "two prefixes", "larger prefix", "all addresses", "interface"],
 )
-@pytest.mark.parametrize("last", [False, True])
-def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: PathMatch, last: bool) -> None:
+@pytest.mark.parametrize("other_is_last", [False, True])
+def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: PathMatch, other_is_last: bool) -> None:
     """Defect: exempted subflows were accepted into the class of the cap, and kept the small limit until their end."""
-    paths = (*PATHS, other) if last else (other, *PATHS)
+    paths = (*PATHS, other) if other_is_last else (other, *PATHS)
     assert options_for(EXEMPTION, RULE, paths=paths) == {}
     capped_otherwise = replace(EXEMPTION, throttle=replace(CAP, ceil=1_000_000))
     assert options_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, DEFAULT_OPTIONS) != options_under_cap(
         5_000_000, CLASS
     )
     assert options_for(RULE, EXEMPTION, paths=(*PATHS, other))[ETHERNET] == options_under_cap(5_000_000, CLASS), (
-        "the other rule has a lower priority"
+        "a rule with a lower priority prevented the initial options"
     )
 
 
@@ -142,6 +143,7 @@ def test_higher_rule_that_may_match_a_prefix_prevents_initial_options(other: Pat
         a_path("other", clients=(ip_network("10.77.3.0/24"),)),
         a_path("other", clients=(ip_network("fd77::/16"), ip_network("::/0"))),
     ],
+    ids=["prefix within it", "other prefix", "IPv6"],
 )
 def test_higher_rule_for_other_prefixes_changes_no_initial_options(other: PathMatch) -> None:
     """If one prefix contains another, the longer prefix decides."""
@@ -168,9 +170,9 @@ def test_options_of_many_rules_are_computed_nearly_as_fast_as_of_one() -> None:
     rules = tuple(a_rule(each.name, (each.name,), CAP) for each in paths)
 
     def seconds(*rules: Rule) -> float:
-        began = time.process_time()
+        start = time.process_time()
         assert len(initial_options(policy(*rules, paths=paths), [True] * len(rules), lambda _: CLASS)) == 10_000
-        return time.process_time() - began
+        return time.process_time() - start
 
     # With the defect, many rules took 100 times as long as one rule; now they take twice as long.
     assert min(seconds(*rules) for _ in range(3)) < 15 * min(seconds(replace(RULE, paths=None)) for _ in range(3))
@@ -228,4 +230,6 @@ def test_cap_on_all_of_ipv6_does_not_apply_to_ipv4() -> None:
     all_of_ipv4 = ip_network("0.0.0.0/0")
     assert all_of_ipv4 not in options_for(RULE, paths=(a_path("ethernet", clients=(ip_network("2000::/3"),)),))
     both = options_for(RULE, paths=(a_path("ethernet", clients=(all_of_ipv6, all_of_ipv4)),))
-    assert both[all_of_ipv4] == options_under_cap(5_000_000, CLASS), "the policy caps all IPv4 clients"
+    assert both[all_of_ipv4] == options_under_cap(5_000_000, CLASS), (
+        "the cap on all IPv4 clients sets no initial options"
+    )

@@ -12,6 +12,7 @@ WIFI, LTE = four_tuple("10.1.0.1"), four_tuple("10.2.0.1")
 
 
 def totals(latency: JoinLatency) -> tuple[int, float]:
+    """Return the number of counted joins, and the sum of their times in seconds."""
     found = latency.as_json()
     return found["total"], round(found["sum"], 6)
 

@@ -36,12 +36,12 @@ class Kernel:
         self.tc = _TrafficControl(self)
         self.netfilter = _Netfilter(self)
 
-    def change(self) -> None:
+    def count_change(self) -> None:
         if self.changes_until_kill == 0:
             raise Killed
         self.changes_until_kill -= 1
 
-    def check(self) -> None:
+    def check_entries(self) -> None:
         for target in self.netfilter.entries.values():
             assert target.minor in self.tc.classes, "an entry names a missing class"
 
@@ -53,15 +53,15 @@ class _TrafficControl(FakeTrafficControl):
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         for spec in specs:
-            self._kernel.change()
+            self._kernel.count_change()
             await super().upsert_classes([spec])
-            self._kernel.check()
+            self._kernel.check_entries()
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
         for minor in minors:
-            self._kernel.change()
+            self._kernel.count_change()
             await super().delete_classes([minor])
-            self._kernel.check()
+            self._kernel.check_entries()
 
 
 class _Netfilter(FakeNetfilter):
@@ -71,22 +71,22 @@ class _Netfilter(FakeNetfilter):
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         for four_tuple, target in entries.items():
-            self._kernel.change()
+            self._kernel.count_change()
             await super().upsert_entries({four_tuple: target})
-            self._kernel.check()
+            self._kernel.check_entries()
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
         for four_tuple, target in entries.items():
-            self._kernel.change()
+            self._kernel.count_change()
             super().upsert_at_once({four_tuple: target})
-            self._kernel.check()
+            self._kernel.check_entries()
         return True
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
         for four_tuple in four_tuples:
-            self._kernel.change()
+            self._kernel.count_change()
             await super().delete_entries([four_tuple])
-            self._kernel.check()
+            self._kernel.check_entries()
 
 
 def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
@@ -128,7 +128,7 @@ def test_successor_adopts_the_state_after_a_kill_at_each_change(changes: int) ->
         kernel = Kernel(changes)
         with suppress(Killed):
             await run_throttler(kernel)
-        kernel.check()
+        kernel.check_entries()
         kernel.changes_until_kill = 10_000
         planner, reconciler = planner_and_reconciler(kernel)
         await reconciler.prepare()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the daemon does not load unused parts of libraries, and that these can still be imported."""
+"""Tests that the daemon does not load unused parts of libraries, and that other code can still import these parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ scapy_sniffer()
 """
 
 
-def loaded_by(code: str) -> list[str]:
+def modules_loaded_by(code: str) -> list[str]:
     """Return the modules that a new interpreter has loaded after running *code*."""
     program = f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
@@ -26,7 +26,7 @@ def loaded_by(code: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def daemon() -> frozenset[str]:
-    return frozenset(loaded_by(DAEMON))
+    return frozenset(modules_loaded_by(DAEMON))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def daemon() -> frozenset[str]:
     ],
 )
 def test_daemon_does_not_load_module(daemon: frozenset[str], module: str) -> None:
-    assert "scapy.arch.linux" in daemon, "the daemon is loaded"
+    assert "scapy.arch.linux" in daemon, "the daemon's own libraries were not loaded"
     assert module not in daemon
 
 
@@ -58,15 +58,15 @@ builtins.open = stub
 
 
 @pytest.mark.nightly(except_for=("with Wireshark",))
-@pytest.mark.parametrize("host", ["", WIRESHARK], ids=["plain", "with Wireshark"])
-def test_scapy_does_not_load_names_of_manufacturers(host: str) -> None:
-    loaded_by(host + DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
+@pytest.mark.parametrize("preparation", ["", WIRESHARK], ids=["plain", "with Wireshark"])
+def test_scapy_does_not_load_names_of_manufacturers(preparation: str) -> None:
+    modules_loaded_by(preparation + DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
 
 
 def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
-    # This library makes the kernel load its modules.
-    assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
-    modules = loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
+    # python-iptables makes the kernel load the modules of iptables.
+    assert "iptc" not in modules_loaded_by("import mptcp_throttler.kernel.netfilter.backends")
+    modules = modules_loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
     assert "iptc" in modules
     assert "setuptools" not in modules
 
@@ -74,9 +74,9 @@ def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
 @pytest.mark.nightly
 def test_libraries_that_are_already_loaded_are_not_changed() -> None:
     pytest.importorskip("distutils", reason="Python has it up to 3.11")
-    loaded_by("import distutils, scapy.data\n" + DAEMON + "assert scapy.data.MANUFDB.d")
+    modules_loaded_by("import distutils, scapy.data\n" + DAEMON + "assert scapy.data.MANUFDB.d")
 
 
 def test_replaced_library_can_be_imported_afterwards() -> None:
     check = "import mptcp_throttler.kernel.libraries\nimport sys\nassert 'distutils' not in sys.modules\n"
-    loaded_by(check + DAEMON + "from scapy.libs.manuf import DATA\nassert len(DATA) > 100_000")
+    modules_loaded_by(check + DAEMON + "from scapy.libs.manuf import DATA\nassert len(DATA) > 100_000")

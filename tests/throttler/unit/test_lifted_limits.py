@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 
 class Pacing(FakePacing):
-    """Fake pacing. Unless *at_once*, a socket applies its limit after a round trip, and *idle* sockets have none."""
+    """Fake pacing. Unless *at_once*, sockets apply a limit when they send, and *idle* sockets never send."""
 
     at_once = True
     idle: frozenset[int] = frozenset()
@@ -50,8 +50,8 @@ def pacing(sockets: FakeSockets) -> Pacing:
 
 
 def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets, pacing: Pacing) -> None:
-    count, limited = asyncio.run(lift_all(pacing, sockets, 1.0))
-    assert (count, list(limited)) == (2, [])
+    count, still_limited = asyncio.run(lift_all(pacing, sockets, 1.0))
+    assert (count, list(still_limited)) == (2, [])
     assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), (
         "not exactly the limits of all listed sockets were lifted"
     )
@@ -59,9 +59,9 @@ def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets,
 
 def test_sockets_that_keep_their_limit_are_returned_after_the_timeout(sockets: FakeSockets, pacing: Pacing) -> None:
     pacing.at_once, pacing.idle = False, frozenset({3})
-    count, limited = asyncio.run(lift_all(pacing, sockets, 0.0))
+    count, still_limited = asyncio.run(lift_all(pacing, sockets, 0.0))
     assert count == 2
-    assert [(each.token, each.four_tuple) for each in limited] == [(2, four_tuple("10.1.0.2"))]
+    assert [(each.token, each.four_tuple) for each in still_limited] == [(2, four_tuple("10.1.0.2"))]
 
 
 def test_lifting_does_not_wait_for_closed_sockets(sockets: FakeSockets, pacing: Pacing) -> None:
@@ -72,8 +72,8 @@ def test_lifting_does_not_wait_for_closed_sockets(sockets: FakeSockets, pacing: 
     pacing.at_once, pacing.idle = False, frozenset({3})
     closing = SocketsWithOneClosed()
     closing.by_four_tuple = sockets.by_four_tuple
-    count, limited = asyncio.run(lift_all(pacing, closing, 60.0))
-    assert (count, list(limited)) == (2, [])
+    count, still_limited = asyncio.run(lift_all(pacing, closing, 60.0))
+    assert (count, list(still_limited)) == (2, [])
 
 
 @pytest.mark.parametrize("at_once", [True, False])

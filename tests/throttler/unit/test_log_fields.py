@@ -42,25 +42,25 @@ class Journal:
     def entries(self) -> Iterator[dict[str, str]]:
         while True:
             try:
-                yield fields(self._socket.recv(1 << 20))
+                yield fields_of(self._socket.recv(1 << 20))
             except BlockingIOError:
                 return
 
 
-def fields(datagram: bytes) -> dict[str, str]:
+def fields_of(datagram: bytes) -> dict[str, str]:
     """Return the fields of an entry in the format of systemd.io/JOURNAL_NATIVE_PROTOCOL."""
-    fields_found = {}
+    fields = {}
     while datagram:
-        head, _, rest = datagram.partition(b"\n")
+        head, _, remaining = datagram.partition(b"\n")
         name, equals, value = head.partition(b"=")
         if not equals:
-            size = int.from_bytes(rest[:8], "little")
-            value, end, datagram = rest[8 : 8 + size], rest[8 + size : 9 + size], rest[9 + size :]
+            size = int.from_bytes(remaining[:8], "little")
+            value, end, datagram = remaining[8 : 8 + size], remaining[8 + size : 9 + size], remaining[9 + size :]
             assert end == b"\n"
         else:
-            datagram = rest
-        fields_found[name.decode()] = value.decode()
-    return fields_found
+            datagram = remaining
+        fields[name.decode()] = value.decode()
+    return fields
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
 def test_parsed_entry_equals_the_written_one(text: str, extra_fields: dict[str, str]) -> None:
     encodable = {name: value.encode(errors="replace").decode() for name, value in extra_fields.items()}
     expected = {"MESSAGE": text, "PRIORITY": "6", **encodable}
-    assert fields(journal.entry(text, 6, extra_fields)) == expected
+    assert fields_of(journal.entry(text, 6, extra_fields)) == expected
 
 
 def test_field_with_several_values_is_repeated() -> None:
@@ -135,8 +135,8 @@ def test_entries_that_the_journal_refuses_become_lines(
         log.info("number %d", number)
     accepted = [each["MESSAGE"] for each in journald.entries()]
     lines = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
-    assert accepted, "the journal accepts as many entries as its socket holds"
-    assert lines, "the other entries become lines, because the log does not wait for the journal"
+    assert accepted, "the journal accepted no entry, although its socket holds some"
+    assert lines, "no entry became a line, although the journal's socket was full"
     assert accepted + lines == [f"INFO: number {number}" for number in range(10_000)]
 
 

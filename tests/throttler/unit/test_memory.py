@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that small objects are on the C library's heap, and large objects are not, so that their memory is returned."""
+"""Tests that only small objects are on the C library's heap, so that the kernel gets back the memory of large ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def heap():
     begin, end = re.search(r"([0-9a-f]+)-([0-9a-f]+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
     return int(end, 16) - int(begin, 16)
 
-if {{is_set}}:
+if {{is_mapped_separately}}:
     map_large_objects_separately()
 bytearray({LARGE_BYTES})
 before = heap()
@@ -27,11 +27,11 @@ print(heap() - before)
 """
 
 
-@pytest.mark.parametrize("is_set", [True, False])
-def test_large_object_is_not_on_the_heap(is_set: bool) -> None:
-    code = PRINT_HEAP_GROWTH.format(is_set=is_set)
+@pytest.mark.parametrize("is_mapped_separately", [True, False])
+def test_large_object_is_not_on_the_heap(is_mapped_separately: bool) -> None:
+    code = PRINT_HEAP_GROWTH.format(is_mapped_separately=is_mapped_separately)
     completed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    if is_set:
+    if is_mapped_separately:
         assert int(completed.stdout) < LARGE_BYTES // 4
     elif int(completed.stdout) < LARGE_BYTES // 4:
         pytest.skip("this C library maps large objects separately by default")

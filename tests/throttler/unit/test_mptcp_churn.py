@@ -45,7 +45,7 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
             assert segment is not None
             events += kinds(tracker.apply_segment(segment))
         for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
-            events += kinds(tracker.apply_event(path.kernel(kind, time=now)))
+            events += kinds(tracker.apply_event(path.kernel_event(kind, time=now)))
     return events, now
 
 

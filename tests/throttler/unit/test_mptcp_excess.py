@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the tracker tracks each subflow or, if the connection has too many, reports that it must be closed."""
+"""Tests that the tracker tracks each subflow or, if the connection has too many, reports it as excess."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def full_connection() -> tuple[Tracker, Host]:
     tracker, host = Tracker([PORT], SMALL), Host()
     feed(tracker, *host.initial().established())
     feed(
-        tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MAX_SUBFLOWS))
+        tracker,
+        *(host.join(port=port).kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MAX_SUBFLOWS)),
     )
     assert len(tracker.connections[host.token].subflows) == MAX_SUBFLOWS
     return tracker, host
@@ -38,12 +39,12 @@ def test_subflow_above_the_maximum_is_reported(captured: bool) -> None:
     excess_subflow = host.join(port=MAX_SUBFLOWS)
     if captured:
         assert kinds_of_events(tracker, *excess_subflow.handshake()) == []
-    (event,) = feed(tracker, excess_subflow.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    (event,) = feed(tracker, excess_subflow.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, excess_subflow.four_tuple)
     check_tables(tracker, SMALL)
-    feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
-    assert kinds_of_events(tracker, excess_subflow.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
-        "the subflow is tracked when another has closed"
+    feed(tracker, host.join(port=1).kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+    assert kinds_of_events(tracker, excess_subflow.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
+        "the subflow is not tracked although another has closed"
     )
 
 
@@ -58,7 +59,7 @@ def test_excess_is_reported_only_after_a_dump_if_a_subflow_may_have_ended(reason
             assert tracker.lookups.pause(0.0) is not None
         else:
             tracker.request_resync()
-        assert kinds_of_events(tracker, paths[MAX_SUBFLOWS].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert kinds_of_events(tracker, paths[MAX_SUBFLOWS].kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
         assert tracker.needs_resync
         now = host.time + 2 * SMALL.resync_grace
         listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
@@ -92,14 +93,14 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
     in_kernel: dict[FourTuple, object] = {first.four_tuple: first}
     for action, port in actions:
         path = host.join(port=port)
-        ends = path.four_tuple
+        four_tuple = path.four_tuple
         if action == "forged":
             events = feed(tracker, *host.join(address="192.0.2.99", port=port).handshake())
-        elif action == "joined" and ends not in in_kernel:
-            in_kernel[ends] = path
-            events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-        elif action == "closed" and in_kernel.pop(ends, None) is not None:
-            events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+        elif action == "joined" and four_tuple not in in_kernel:
+            in_kernel[four_tuple] = path
+            events = feed(tracker, path.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
+        elif action == "closed" and in_kernel.pop(four_tuple, None) is not None:
+            events = feed(tracker, path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
         if action == "dump" or tracker.needs_resync:
@@ -109,7 +110,9 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 assert event.four_tuple in in_kernel
-                assert len(tracked & in_kernel.keys()) == MAX_SUBFLOWS, "the tracker has only subflows that exist"
+                assert len(tracked & in_kernel.keys()) == MAX_SUBFLOWS, (
+                    "excess was reported although not all tracked subflows exist"
+                )
                 del in_kernel[event.four_tuple]
         events = []
         assert in_kernel.keys() <= tracked
@@ -135,7 +138,7 @@ class Sockets:
 
 def excess_events(time: float = 60.0) -> list[Event]:
     tracker, host = full_connection()
-    events = feed(tracker, host.join(port=MAX_SUBFLOWS).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    events = feed(tracker, host.join(port=MAX_SUBFLOWS).kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
     return [replace(event, time=time) for event in events]
 
 
@@ -153,7 +156,7 @@ def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -
 
 
 def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
-    """Defect: such subflows were closed even in a dry run, or if another program was the user-space path manager."""
+    """Defect: excess subflows were closed even in a dry run, or if another program was the user-space path manager."""
     sockets = Sockets()
     actions_with(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
     assert sockets.closed == []

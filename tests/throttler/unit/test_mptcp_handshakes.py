@@ -37,13 +37,17 @@ K = KernelEventKind
 class TestInterface:
     def test_interface_is_taken_from_the_syn_ack(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        feed(tracker, path.syn(), replace(path.syn_ack(), interface="eth7"), path.ack(), path.kernel(K.CREATED))
+        feed(tracker, path.syn(), replace(path.syn_ack(), interface="eth7"), path.ack(), path.kernel_event(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth7"
 
     def test_handshake_may_be_read_after_the_kernels_event(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         syn, syn_ack, _ = path.handshake()
-        assert kinds_of_events(tracker, path.kernel(K.CREATED), syn, syn_ack, syn_ack) == [OPENED, ACTIVE, CHANGED]
+        assert kinds_of_events(tracker, path.kernel_event(K.CREATED), syn, syn_ack, syn_ack) == [
+            OPENED,
+            ACTIVE,
+            CHANGED,
+        ]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
         assert not tracker.table_sizes["handshakes"]
 
@@ -52,14 +56,14 @@ class TestInterface:
         path = host.initial()
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         forged = replace(path.syn_ack(), outgoing=False, interface="eth7")
-        feed(tracker, replace(path.syn(), outgoing=False), forged, path.kernel(K.CREATED))
+        feed(tracker, replace(path.syn(), outgoing=False), forged, path.kernel_event(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
         assert tracker.counters.misdirected == 1
 
     def test_repeated_syn_does_not_hide_the_interface(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         syn, syn_ack, _ = path.handshake()
-        feed(tracker, syn, syn_ack, path.syn(), path.kernel(K.CREATED))
+        feed(tracker, syn, syn_ack, path.syn(), path.kernel_event(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
     def test_syn_ack_of_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
@@ -78,14 +82,14 @@ class TestInterface:
         path = host.initial(port=PORT)
         for segment in path.handshake():
             tracker.apply_segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
-        assert kinds_of_events(tracker, path.kernel(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
+        assert kinds_of_events(tracker, path.kernel_event(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 
 Reply = Callable[[Path], Segment]
 
 
-class TestRefused:
+class TestRefusedJoins:
     @pytest.mark.parametrize(
         ("reply", "detail"),
         [
@@ -102,7 +106,7 @@ class TestRefused:
         (event,) = feed(tracker, path.syn(), reply(path))
         assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, path.four_tuple)
         assert event.detail == detail
-        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply is not reported again"
+        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply was reported again"
         assert tracker.counters.joins_refused == 2
 
     def test_join_with_an_unknown_token_or_a_wrong_hmac_counts_as_refused(self, tracker: Tracker, host: Host) -> None:
@@ -119,9 +123,9 @@ class TestRefused:
         open_connection(tracker, host)
         path = host.join()
         assert kinds_of_events(tracker, path.syn(), path.syn_ack(), path.rst(), path.fin()) == []
-        assert kinds_of_events(tracker, path.ack(), path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        assert kinds_of_events(tracker, path.ack(), path.kernel_event(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
 
-    def test_flood_of_refused_joins_is_counted_but_not_reported(self, host: Host) -> None:
+    def test_flood_of_refused_joins_is_counted_in_bounded_tables(self, host: Host) -> None:
         tracker = Tracker([PORT], SMALL)
         for port in range(100):
             path = host.join(port=port)
@@ -133,7 +137,7 @@ class TestRefused:
         assert not any(tracker.table_sizes.values())
 
 
-class TestCounted:
+class TestCounters:
     def test_fallback_to_tcp_is_counted(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         assert kinds_of_events(tracker, path.syn(), path.plain_syn_ack(), path.ack()) == []

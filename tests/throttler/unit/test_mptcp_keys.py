@@ -18,9 +18,9 @@ def test_token_and_hmacs_of_a_real_join() -> None:
 
 def test_order_of_keys_and_nonces_matters() -> None:
     client, proxy = IPV4_KEYS
-    one, other = IPV4_NONCES
-    assert join_ack_hmac(proxy, client, one, other) != IPV4_HMACS[1]
-    assert join_ack_hmac(client, proxy, other, one) != IPV4_HMACS[1]
+    client_nonce, proxy_nonce = IPV4_NONCES
+    assert join_ack_hmac(proxy, client, client_nonce, proxy_nonce) != IPV4_HMACS[1]
+    assert join_ack_hmac(client, proxy, proxy_nonce, client_nonce) != IPV4_HMACS[1]
 
 
 def test_initial_data_sequence_number_of_a_real_connection() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the Scapy layers: options.py parses options that they build, and they rebuild options that they dissect."""
+"""Tests for the Scapy layers: options.py parses what the layers build, and the layers rebuild what they dissect."""
 
 from __future__ import annotations
 
@@ -93,39 +93,39 @@ def octets(value: int | None, size: int) -> bytes | None:
     return None if value is None else value.to_bytes(size, "big")
 
 
-def value_of(p: Packet) -> options.MptcpOption:
+def value_of(layer: Packet) -> options.MptcpOption:
     """Return the dataclass from options.py with the layer's fields."""
-    match type(p).__name__:
+    match type(layer).__name__:
         case "MpCapable":
-            if p.version != 1:
-                return options.MpCapable(p.version, int(p.flags))
-            keys = octets(p.sender_key, 8), octets(p.receiver_key, 8)
-            return options.MpCapable(p.version, int(p.flags), *keys, p.data_length)
+            if layer.version != 1:
+                return options.MpCapable(layer.version, int(layer.flags))
+            keys = octets(layer.sender_key, 8), octets(layer.receiver_key, 8)
+            return options.MpCapable(layer.version, int(layer.flags), *keys, layer.data_length)
         case "MpJoinSyn":
-            return options.MpJoinSyn(bool(p.backup), p.address_id, p.token, p.nonce.to_bytes(4, "big"))
+            return options.MpJoinSyn(bool(layer.backup), layer.address_id, layer.token, layer.nonce.to_bytes(4, "big"))
         case "MpJoinSynAck":
-            nonce = p.nonce.to_bytes(4, "big")
-            return options.MpJoinSynAck(bool(p.backup), p.address_id, p.hmac.to_bytes(8, "big"), nonce)
+            nonce = layer.nonce.to_bytes(4, "big")
+            return options.MpJoinSynAck(bool(layer.backup), layer.address_id, layer.hmac.to_bytes(8, "big"), nonce)
         case "MpJoinAck":
-            return options.MpJoinAck(p.hmac)
+            return options.MpJoinAck(layer.hmac)
         case "Dss":
-            sequence_size = (8 if p.flags.m else 4) if p.flags.M else 0
-            mapping = p.subflow_sequence, p.data_length
-            return options.Dss(bool(p.flags.F), p.data_ack, p.data_sequence, sequence_size, *mapping)
+            sequence_size = (8 if layer.flags.m else 4) if layer.flags.M else 0
+            mapping = layer.subflow_sequence, layer.data_length
+            return options.Dss(bool(layer.flags.F), layer.data_ack, layer.data_sequence, sequence_size, *mapping)
         case "AddAddr":
-            return options.AddAddr(bool(p.echo), p.address_id, ip_address(p.address).packed, p.port)
+            return options.AddAddr(bool(layer.echo), layer.address_id, ip_address(layer.address).packed, layer.port)
         case "RemoveAddr":
-            return options.RemoveAddr(tuple(p.address_ids))
+            return options.RemoveAddr(tuple(layer.address_ids))
         case "MpPrio":
-            return options.MpPrio(bool(p.backup))
+            return options.MpPrio(bool(layer.backup))
         case "MpFail":
-            return options.MpFail(p.data_sequence)
+            return options.MpFail(layer.data_sequence)
         case "MpFastclose":
-            return options.MpFastclose(p.receiver_key.to_bytes(8, "big"))
+            return options.MpFastclose(layer.receiver_key.to_bytes(8, "big"))
         case "MpTcprst":
-            return options.MpTcprst(int(p.flags), p.reason)
+            return options.MpTcprst(int(layer.flags), layer.reason)
         case _:
-            return options.UnknownSubtype(p.subtype, bytes(p)[2:])
+            return options.UnknownSubtype(layer.subtype, bytes(layer)[2:])
 
 
 @settings(max_examples=examples(600), deadline=None)

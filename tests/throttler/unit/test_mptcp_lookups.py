@@ -73,23 +73,27 @@ class TestLookupQueue:
         assert pause == pytest.approx(1 / MAX_RATE)
         assert len(lookups.pop_due(5.6 + pause + 1e-6)) == 1
 
-    @given(actions=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))))
+    @given(
+        actions=st.lists(
+            st.tuples(st.sampled_from(["add", "drop", "take"]), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))
+        )
+    )
     def test_look_ups_are_due_at_the_times_of_a_simple_model(self, actions: list[tuple[str, int, float]]) -> None:
         """Ten subflows are too few for the limit to delay a look-up."""
-        lookups, each = SocketLookupQueue(), four_tuples(10)
+        lookups, subflows = SocketLookupQueue(), four_tuples(10)
         now, waiting = 0.0, dict[FourTuple, float]()
         for action, index, seconds in actions:
             now += seconds
-            if action == "t":
+            if action == "take":
                 due = [subflow for subflow, lookup_time in waiting.items() if lookup_time <= now]
                 assert sorted(lookups.pop_due(now)) == sorted(due)
                 waiting = {subflow: lookup_time for subflow, lookup_time in waiting.items() if lookup_time > now}
-            elif action == "a":
-                lookups.add(each[index], now)
-                waiting.setdefault(each[index], now + 0.5)
+            elif action == "add":
+                lookups.add(subflows[index], now)
+                waiting.setdefault(subflows[index], now + 0.5)
             else:
-                lookups.pop(each[index], None)
-                waiting.pop(each[index], None)
+                lookups.pop(subflows[index], None)
+                waiting.pop(subflows[index], None)
             assert len(lookups) == len(waiting)
             assert lookups.pause(now) == (max(0.0, min(waiting.values()) - now) if waiting else None)
 
@@ -106,7 +110,7 @@ class TestLookupQueue:
             steps += event == "line"
             return trace
 
-        before = sys.gettrace()
+        previous_trace = sys.gettrace()
         sys.settrace(trace)
         try:
             for _ in range(100):
@@ -114,7 +118,7 @@ class TestLookupQueue:
                 assert len(lookups.pop_due(now)) <= 2
                 assert lookups.pause(now) is not None
         finally:
-            sys.settrace(before)
+            sys.settrace(previous_trace)
         assert steps < 100 * 60
 
     def test_dropped_subflows_are_removed(self) -> None:
@@ -164,16 +168,15 @@ def test_daemon_looks_up_a_subflow_after_a_reset(tmp_path: File) -> None:
     async def scenario() -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-        known = four_tuple("10.2.0.1")
-        rst = Segment(
-            time.monotonic(), "w0", known.remote, known.remote_port, known.local, known.local_port, RST, 1, 0, (), False
-        )
+        joined = four_tuple("10.2.0.1")
+        source, destination = (joined.remote, joined.remote_port), (joined.local, joined.local_port)
+        rst = Segment(time.monotonic(), "w0", *source, *destination, RST, 1, 0, (), False)
         async with running(tmp_path, CAPPED, kernel) as scene:
             assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
             kernel.captures["w0"].give(rst)
             await until(lambda: scene.status()["counters"]["observers"]["questions"])
             assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
-            del kernel.sockets.by_four_tuple[known]
+            del kernel.sockets.by_four_tuple[joined]
             kernel.captures["w0"].give(rst)
             await until(lambda: not kernel.netfilter.entries)
 

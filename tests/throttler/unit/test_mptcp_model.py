@@ -130,7 +130,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
 
     # Paths and events
 
-    def path(self, number: int, port: int | None) -> Path:
+    def path_of(self, number: int, port: int | None) -> Path:
         host = self.hosts[number]
         host.time = self.time
         proxy = "192.0.2.1" if self.version == 4 else "2001:db8::1"
@@ -148,7 +148,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
     def receive(self, events: Iterable[Event]) -> None:
         self.subscriber.receive(events)
 
-    def segment(self, segment: Segment) -> None:
+    def apply_segment(self, segment: Segment) -> None:
         self.receive(self.tracker.apply_segment(segment))
 
     # The kernel, whose subflows the tracker must have
@@ -163,51 +163,51 @@ class SegmentsAndEvents(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def opens(self, number: int) -> None:
-        path = self.path(number, None)
+        path = self.path_of(number, None)
         if path.host.token in self.truth or len(self.truth) == 2:
             return
         self.send(*path.handshake())
         self.truth[path.host.token] = {path.four_tuple: Real(path, False)}
-        self.report(path.kernel(KernelEventKind.CREATED))
-        self.report(path.kernel(KernelEventKind.ESTABLISHED))
+        self.report(path.kernel_event(KernelEventKind.CREATED))
+        self.report(path.kernel_event(KernelEventKind.ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS, backup=st.booleans())
     def joins(self, number: int, port: int, backup: bool) -> None:
-        path = self.path(number, port)
+        path = self.path_of(number, port)
         path.backup = backup
         subflows = self.truth.get(path.host.token)
         if subflows is None or any(path.four_tuple in each for each in self.truth.values()) or len(subflows) == 3:
             return
         self.send(*path.handshake())
         subflows[path.four_tuple] = Real(path, backup)
-        self.report(path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+        self.report(path.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), backup=st.booleans())
     def changes_priority(self, number: int, port: int | None, backup: bool) -> None:
-        path = self.path(number, port)
+        path = self.path_of(number, port)
         real = self.truth.get(path.host.token, {}).get(path.four_tuple)
         if real is not None:
             self.send(path.from_client(ACK, MpPrio(backup)))
             self.truth[path.host.token][path.four_tuple] = Real(real.path, backup)
-            self.report(path.kernel(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
+            self.report(path.kernel_event(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), reset=st.booleans())
     def ends(self, number: int, port: int | None, reset: bool) -> None:
-        path = self.path(number, port)
+        path = self.path_of(number, port)
         subflows = self.truth.get(path.host.token, {})
         if subflows.pop(path.four_tuple, None) is None:
             return
         self.send(*([path.rst()] if reset else [path.fin(), path.proxy_fin()]))
         if subflows:
-            self.report(path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+            self.report(path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
         else:
             del self.truth[path.host.token]
-            self.report(path.host.closed())
+            self.report(path.host.close_event())
 
     @rule(number=NUMBERS, port=PORTS | st.none())
     def sends_a_handshake_that_is_not_accepted(self, number: int, port: int | None) -> None:
         """Send a handshake that the kernel does not accept, although its third ACK may be captured."""
-        path = self.path(number, port)
+        path = self.path_of(number, port)
         if any(path.four_tuple in each for each in self.truth.values()):
             return
         self.send(*path.handshake())
@@ -223,7 +223,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         for _ in range(min(count, len(self.packets))):
             segment = self.packets.popleft()
             if captured:
-                self.segment(segment)
+                self.apply_segment(segment)
 
     @rule(count=st.integers(1, 3))
     def events_are_read(self, count: int) -> None:
@@ -245,13 +245,15 @@ class SegmentsAndEvents(RuleBasedStateMachine):
                 subflows[event.four_tuple] = Real(subflows[event.four_tuple].path, event.backup)
             else:
                 path = next(self._paths(event.token, event.four_tuple))
-                known = subflows.get(event.four_tuple)
-                subflows[event.four_tuple] = Real(path, event.backup if known is None else known.backup)
+                earlier = subflows.get(event.four_tuple)
+                subflows[event.four_tuple] = Real(path, event.backup if earlier is None else earlier.backup)
 
     def _paths(self, token: int, four_tuple: FourTuple) -> Iterator[Path]:
         number = next(index for index, host in enumerate(self.hosts) if host.token == token)
         return (
-            path for port in (None, 50000, 50001, 50002) if (path := self.path(number, port)).four_tuple == four_tuple
+            path
+            for port in (None, 50000, 50001, 50002)
+            if (path := self.path_of(number, port)).four_tuple == four_tuple
         )
 
     @rule(seconds=st.sampled_from((2.0, 12.0)))
@@ -260,14 +262,14 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         self.packets_are_read(100, True)
         self.events_are_read(100)
         self.time += seconds
-        in_kernel = [each.path.kernel_subflow(backup=each.backup) for each in self._all()]
+        in_kernel = [each.path.kernel_subflow(backup=each.backup) for each in self._all_subflows()]
         resync = self.tracker.begin_resync(self.time)
         self.receive(resync.add(in_kernel))
         for events in resync.finish():
             self.receive(events)
         self.reported = {token: dict(subflows) for token, subflows in self.truth.items()}
 
-    def _all(self) -> list[Real]:
+    def _all_subflows(self) -> list[Real]:
         return [each for subflows in self.truth.values() for each in subflows.values()]
 
     @precondition(lambda self: len(self.tracker.table.lookups) > 0)
@@ -276,7 +278,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         self.events_are_read(100)
         self.time += 0.5
         requested = self.tracker.lookups.pop_due(self.time)
-        in_kernel = {each.path.four_tuple: each for each in self._all()}
+        in_kernel = {each.path.four_tuple: each for each in self._all_subflows()}
         sockets = {
             each: in_kernel[each].path.kernel_subflow(backup=in_kernel[each].backup)
             for each in requested
@@ -319,7 +321,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         guessed: bool,
         on_other_interface: bool,
     ) -> None:
-        path = self.path(number, port)
+        path = self.path_of(number, port)
         options = data.draw(forged_options(path))
         make = path.from_proxy if from_proxy else path.from_client
         segment = make(flags, *options, sequence=0 if guessed and flags & SYN else 1 if guessed else 12_345)
@@ -327,7 +329,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         segment = replace(
             segment, time=self.time, outgoing=False, interface="eth1" if on_other_interface else path.interface
         )
-        self.segment(segment)
+        self.apply_segment(segment)
 
     @rule(
         number=NUMBERS,
@@ -337,11 +339,8 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         with_syn=st.booleans(),
     )
     def replay(self, number: int, port: int | None, index: int, is_later_attempt: bool, with_syn: bool) -> None:
-        """Deliver a segment on another interface.
-
-        A real stack could have sent it, in this attempt or in another.
-        """
-        path = self.path(number, port)
+        """Deliver, on another interface, a segment that a real stack could send, in this attempt or in a later one."""
+        path = self.path_of(number, port)
         path = path.later_attempt() if is_later_attempt else path
         host = path.host
         fastcloses = (
@@ -352,7 +351,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         selected = [*path.handshake(), *signals, *fastcloses][index]
         for segment in (path.syn(), selected) if with_syn else (selected,):
             self.time += 0.0005
-            self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
+            self.apply_segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
 
     @precondition(lambda self: self.packets)
     @rule(index=st.integers(0, 5))
@@ -360,7 +359,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         """Deliver a copy of a real packet on another interface before the packet itself is read."""
         self.time += 0.0005
         segment = self.packets[min(index, len(self.packets) - 1)]
-        self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
+        self.apply_segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
 
     # Invariants
 
@@ -382,7 +381,7 @@ class SegmentsAndEventsIPv6(SegmentsAndEvents):
     version = 6
 
 
-CASE = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
+SETTINGS = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
 for machine in (SegmentsAndEvents, SegmentsAndEventsIPv6):
-    machine.TestCase.settings = CASE
+    machine.TestCase.settings = SETTINGS
 TestSegmentsAndEvents, TestSegmentsAndEventsIPv6 = SegmentsAndEvents.TestCase, SegmentsAndEventsIPv6.TestCase

@@ -98,8 +98,8 @@ FORMS: list[tuple[str, int, str, MptcpOption]] = [
     ("MP_FAIL", ACK, "1e0c 6000 0000000000000009", MpFail(9)),
     ("MP_FASTCLOSE", ACK, f"1e0c 7000 {KEY_B.hex()}", MpFastclose(KEY_B)),
     ("MP_TCPRST", RST, "1e04 8105", MpTcprst(1, 5)),
-    ("private", ACK, "1e05 f0aabb", UnknownSubtype(15, bytes.fromhex("f0aabb"))),
-    ("not assigned", ACK, "1e03 90", UnknownSubtype(9, b"\x90")),
+    ("subtype for private use", ACK, "1e05 f0aabb", UnknownSubtype(15, bytes.fromhex("f0aabb"))),
+    ("unassigned subtype", ACK, "1e03 90", UnknownSubtype(9, b"\x90")),
 ]
 
 

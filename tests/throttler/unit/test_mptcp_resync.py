@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a resync in parts: its result does not depend on their sizes, and concurrent changes lose no subflow."""
+"""Tests for a resync in parts: their sizes do not change the result, and concurrent changes lose no subflow."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ class Kernel(RuleBasedStateMachine):
         self.time += seconds
         self.receive(self.tracker.expire(self.time))
 
-    def event(self, path: Path, kind: K) -> None:
+    def apply_event(self, path: Path, kind: K) -> None:
         self.time += 0.001
         path.host.time = self.time
-        self.receive(self.tracker.apply_event(path.kernel(kind)))
+        self.receive(self.tracker.apply_event(path.kernel_event(kind)))
 
     @rule(index=indexes, lost=st.booleans())
     def open(self, index: int, lost: bool) -> None:
@@ -126,7 +126,7 @@ class Kernel(RuleBasedStateMachine):
         self.open_indexes.add(index)
         self.reported_closed.discard(path.four_tuple)
         if not lost:
-            self.event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
+            self.apply_event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
 
     @rule(index=indexes, lost=st.booleans())
     def close(self, index: int, lost: bool) -> None:
@@ -135,7 +135,7 @@ class Kernel(RuleBasedStateMachine):
             self.must_be_active.discard(PATHS[index].four_tuple)
             if not lost:
                 self.reported_closed.add(PATHS[index].four_tuple)
-                self.event(PATHS[index], K.SUBFLOW_CLOSED)
+                self.apply_event(PATHS[index], K.SUBFLOW_CLOSED)
 
     @rule(number=st.integers(0, 3))
     def close_connection(self, number: int) -> None:
@@ -147,15 +147,16 @@ class Kernel(RuleBasedStateMachine):
         self.time += 0.001
         host = PATHS[number * 3].host
         host.time = self.time
-        self.receive(self.tracker.apply_event(host.closed()))
+        self.receive(self.tracker.apply_event(host.close_event()))
 
     def write(self, count: int) -> list[KernelSubflow]:
-        before, self.written_part = self.written_part, []
+        """Write the next part of the dump. Return the part before, which is read now."""
+        previous_part, self.written_part = self.written_part, []
         for index in range(self.position, min(self.position + count, len(PATHS))):
             if index in self.open_indexes:
                 self.written_part.append(PATHS[index].kernel_subflow())
         self.position += count
-        return before
+        return previous_part
 
     @rule(count=st.integers(1, 6))
     def begin(self, count: int) -> None:
@@ -190,16 +191,18 @@ class Kernel(RuleBasedStateMachine):
         # too.
         known_connections = {index // 3 for index in self.open_indexes if PATHS[index].four_tuple.local_port == PORT}
         expected = {PATHS[index].four_tuple for index in self.open_indexes if index // 3 in known_connections}
-        active = self.active()
+        active = self.active_subflows()
         assert expected <= active
-        assert {f for f in active if f.local_port == PORT} == {f for f in expected if f.local_port == PORT}
+        assert {each for each in active if each.local_port == PORT} == {
+            each for each in expected if each.local_port == PORT
+        }
 
-    def active(self) -> set[FourTuple]:
-        return {subflow.four_tuple for c in self.tracker.connections.values() for subflow in c.subflows}
+    def active_subflows(self) -> set[FourTuple]:
+        return {subflow.four_tuple for each in self.tracker.connections.values() for subflow in each.subflows}
 
     @invariant()
     def check_active_subflows(self) -> None:
-        active = self.active()
+        active = self.active_subflows()
         assert active >= self.must_be_active
         assert not active & self.reported_closed
         self.must_be_active = active & {PATHS[index].four_tuple for index in self.open_indexes}
@@ -217,42 +220,42 @@ TestKernel = Kernel.TestCase
 class TestConcurrentChanges:
     def test_unfinished_dump_closes_no_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
-        feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
+        feed(tracker, host.join("203.0.113.7").kernel_event(K.SUBFLOW_ESTABLISHED, token=77))
         assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
-        assert tracker.needs_resync, "a failed dump does not count as the requested one"
+        assert tracker.needs_resync, "the unfinished dump counted as the requested one"
         assert tracker.counters.resyncs == 0
 
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert kinds_of_events(tracker, path.kernel_event(K.SUBFLOW_CLOSED)) == [CLOSED]
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
     @pytest.mark.parametrize("kind", [K.SUBFLOW_CLOSED, K.CLOSED])
     def test_unknown_subflow_closed_during_a_dump_is_not_added(self, tracker: Tracker, host: Host, kind: K) -> None:
         path = host.initial()
         resync = tracker.begin_resync(host.time)
-        assert kinds_of_events(tracker, host.closed() if kind is K.CLOSED else path.kernel(kind)) == []
+        assert kinds_of_events(tracker, host.close_event() if kind is K.CLOSED else path.kernel_event(kind)) == []
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         assert kinds(tracker.resync([path.kernel_subflow()], host.time + 5))[:2] == [OPENED, ACTIVE], (
-            "a later dump adds the subflow"
+            "a later dump did not add the subflow"
         )
 
     def test_subflow_closed_during_a_long_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED))
+        feed(tracker, path.kernel_event(K.SUBFLOW_CLOSED))
         tracker.expire(host.time + 60)
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         tracker.expire(host.time + 60)
-        assert tracker.table_sizes["ended"] == 0, "records of ended subflows are kept only until the dump ends"
+        assert tracker.table_sizes["ended"] == 0, "the record of the ended subflow was kept after the dump"
 
     def test_later_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.later_attempt().handshake())
+        feed(tracker, path.kernel_event(K.SUBFLOW_CLOSED), *path.later_attempt().handshake())
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
     def test_subflow_listed_before_its_handshake_is_read_is_kept(self, tracker: Tracker, host: Host) -> None:
@@ -273,7 +276,7 @@ class TestConcurrentChanges:
 
     def test_resync_requested_during_a_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
-        feed(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED))
+        feed(tracker, host.join().kernel_event(K.SUBFLOW_ESTABLISHED))
         finish(resync)
         assert tracker.needs_resync
         tracker.resync([host.join().kernel_subflow()], host.time)
@@ -304,7 +307,7 @@ class TestConcurrentChanges:
         assert steps == [[DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 4, [DISAGREE, CLOSED] * 2]
 
 
-class TestUnchanged:
+class TestDifferences:
     def test_unchanged_subflow_keeps_its_snapshot(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         tracker.resync([path.kernel_subflow()], host.time)
@@ -322,7 +325,7 @@ class TestUnchanged:
 
     def test_interface_is_learned_from_the_route(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
-        feed(tracker, path.kernel(K.CREATED))
+        feed(tracker, path.kernel_event(K.CREATED))
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         for expected in ([CHANGED], []):
             resync = tracker.begin_resync(host.time + 5)
@@ -332,7 +335,7 @@ class TestUnchanged:
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
 
 
-class TestFull:
+class TestFullConnection:
     """The events about a join and about a close were lost, so the connection seems to be full."""
 
     @staticmethod
@@ -356,5 +359,5 @@ class TestFull:
         tracker, (first, _, third), replacement = self.full_connection()
         resync = tracker.begin_resync(1010.0)
         resync.add([replacement.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
-        tracker.apply_event(replace(replacement.kernel(K.SUBFLOW_CLOSED), time=1010.5))
+        tracker.apply_event(replace(replacement.kernel_event(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finish(resync)) == [DISAGREE, CLOSED]

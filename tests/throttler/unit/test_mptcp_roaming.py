@@ -26,20 +26,20 @@ def full_tracker() -> tuple[Tracker, list[Path]]:
     """Return a full tracker, in which each client has one connection."""
     tracker, paths = Tracker([PORT], SMALL), [path_of(client) for client in range(MAX_CONNECTIONS)]
     for path in paths:
-        assert kinds_of_events(tracker, path.kernel(CREATED)) == [OPENED, ACTIVE]
+        assert kinds_of_events(tracker, path.kernel_event(CREATED)) == [OPENED, ACTIVE]
     return tracker, paths
 
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> None:
-    """Defect: any new connection displaced the roaming client's, and its next join closed the connection."""
+    """Defect: a new connection of any client displaced the roaming client's, which its next join then closed."""
     tracker, paths = full_tracker()
     roaming = paths[0]
     before = tracker.connections[roaming.host.token].since
-    assert kinds_of_events(tracker, roaming.kernel(SUBFLOW_CLOSED)) == [CLOSED]
-    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS]
+    assert kinds_of_events(tracker, roaming.kernel_event(SUBFLOW_CLOSED)) == [CLOSED]
+    assert kinds_of_events(tracker, path_of(99).kernel_event(CREATED)) == [EXCESS]
     join = roaming.host.join("203.0.113.7")
-    events = feed(tracker, *(join.handshake() if captured else ()), join.kernel(JOINED))
+    events = feed(tracker, *(join.handshake() if captured else ()), join.kernel_event(JOINED))
     assert kinds(events) == [ACTIVE]
     connection = tracker.connections[roaming.host.token]
     assert ([each.four_tuple for each in connection.subflows], connection.since) == ([join.four_tuple], before)
@@ -49,13 +49,13 @@ def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> 
 def test_join_is_added_although_syns_evicted_its_handshake() -> None:
     tracker, paths = full_tracker()
     roaming = paths[0]
-    feed(tracker, roaming.kernel(SUBFLOW_CLOSED))
+    feed(tracker, roaming.kernel_event(SUBFLOW_CLOSED))
     join = roaming.host.join("203.0.113.7")
     feed(tracker, join.syn(), join.syn_ack())
     for number in range(2 * SMALL.max_remembered):
         feed(tracker, path_of(50, number).syn())
     assert join.four_tuple not in tracker.wire.handshakes
-    assert kinds_of_events(tracker, join.ack(), join.kernel(JOINED)) == [ACTIVE]
+    assert kinds_of_events(tracker, join.ack(), join.kernel_event(JOINED)) == [ACTIVE]
     check_tables(tracker, SMALL)
 
 
@@ -78,17 +78,17 @@ def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple
         events: list[Event] = []
         entry = in_kernel.get(host.token)
         if action == "opens" and entry is None:
-            events = feed(tracker, path.kernel(CREATED))
+            events = feed(tracker, path.kernel_event(CREATED))
             in_kernel[host.token] = host.time, path.four_tuple
         elif action == "roams" and entry is not None and entry[1] is not None:
-            events = feed(tracker, path.kernel(SUBFLOW_CLOSED, four_tuple=entry[1]))
+            events = feed(tracker, path.kernel_event(SUBFLOW_CLOSED, four_tuple=entry[1]))
             in_kernel[host.token] = entry[0], None
         elif action == "returns" and entry is not None and entry[1] is None:
             join = host.join(f"203.0.113.{client}", 2000 + number)
-            events = feed(tracker, *(join.handshake() if port % 2 else ()), join.kernel(JOINED))
+            events = feed(tracker, *(join.handshake() if port % 2 else ()), join.kernel_event(JOINED))
             in_kernel[host.token] = entry[0], join.four_tuple
         elif action == "ends" and entry is not None:
-            events = feed(tracker, host.closed())
+            events = feed(tracker, host.close_event())
             del in_kernel[host.token]
         elif action == "syn":
             events = feed(tracker, *(path_of(100 + client, each).syn() for each in range(20)))
@@ -100,9 +100,9 @@ def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple
         for event in events:
             if event.kind is EventKind.CONNECTION_EXCESS:
                 in_kernel.pop(event.token, None)
-        for token, (began, four_tuple) in in_kernel.items():
+        for token, (start, four_tuple) in in_kernel.items():
             connection = tracker.connections[token]
-            assert connection.since == began
+            assert connection.since == start
             assert [each.four_tuple for each in connection.subflows] == ([] if four_tuple is None else [four_tuple])
         check_tables(tracker, SMALL)
         subscriber.assert_agrees_with(tracker)

@@ -72,7 +72,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize(("link", "frame"), READABLE.values(), ids=READABLE)
-def test_valid_frame_is_parsed(link: int, frame: bytes) -> None:
+def test_readable_frame_is_parsed(link: int, frame: bytes) -> None:
     segment = parse_frame(frame, 1.5, "eth0", link)
     assert segment is not None
     ends = (SOURCE_4, DESTINATION_4) if len(segment.source) == 4 else (SOURCE_6, DESTINATION_6)
@@ -80,7 +80,7 @@ def test_valid_frame_is_parsed(link: int, frame: bytes) -> None:
 
 
 @pytest.mark.parametrize(("link", "frame"), UNREADABLE.values(), ids=UNREADABLE)
-def test_invalid_frame_returns_none(link: int, frame: bytes) -> None:
+def test_unreadable_frame_returns_none(link: int, frame: bytes) -> None:
     assert parse_frame(frame, 1.5, "eth0", link) is None
 
 

@@ -59,9 +59,11 @@ def test_clients_at_their_limits_leave_room_for_another_client(room: int, client
     ]
     free = room - len(admitted)
     assert free >= room // (clients + 1)
-    assert max(Counter(admitted).values()) <= free + 1, "no client's count exceeds the rest by more than one"
+    assert max(Counter(admitted).values()) <= free + 1, (
+        "a client exceeds the remaining room by more than one connection"
+    )
     for _ in range((free + 1) // 2):
-        assert shares.allows(client_address(99)), "another client gets half of the rest"
+        assert shares.allows(client_address(99)), "another client was refused half of the remaining room"
         shares.add(client_address(99))
 
 
@@ -100,16 +102,16 @@ def tracker_with_full_share() -> tuple[Tracker, list[Path]]:
 def test_connection_above_a_share_is_reported_and_another_client_has_room(captured: bool) -> None:
     tracker, paths = tracker_with_full_share()
     excess_path = path_of(99)
-    (event,) = feed(tracker, *(excess_path.handshake() if captured else ()), excess_path.kernel(CREATED))
+    (event,) = feed(tracker, *(excess_path.handshake() if captured else ()), excess_path.kernel_event(CREATED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, excess_path.four_tuple)
     assert event.detail == "192.0.2.0 has 6 connections; there is room for 6 more connections of all clients together"
-    assert len(tracker.connections) == MAX_CONNECTIONS // 2, "the earlier connections stay"
+    assert len(tracker.connections) == MAX_CONNECTIONS // 2, "an earlier connection was removed"
     assert tracker.counters.connections_refused == 1
-    assert kinds_of_events(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, path_of(1, client=1).kernel_event(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
-    feed(tracker, *(path.host.closed() for path in paths[:2]))
-    assert kinds_of_events(tracker, excess_path.kernel(CREATED)) == [OPENED, ACTIVE], (
-        "a new connection fits when two have closed"
+    feed(tracker, *(path.host.close_event() for path in paths[:2]))
+    assert kinds_of_events(tracker, excess_path.kernel_event(CREATED)) == [OPENED, ACTIVE], (
+        "a new connection was refused although two had closed"
     )
 
 
@@ -117,30 +119,30 @@ def test_connection_above_a_share_is_reported_and_another_client_has_room(captur
 def test_join_of_a_refused_connection_does_not_count_for_a_share(captured: bool) -> None:
     """Defect: the join counted for its own source address.
 
-    So the next connection of that client was refused.
+    So the next connection from that address was refused.
     """
     tracker, _ = tracker_with_full_share()
     excess_path = path_of(99)
-    feed(tracker, excess_path.kernel(CREATED))
+    feed(tracker, excess_path.kernel_event(CREATED))
     join, count = excess_path.host.join(port=7), len(tracker.connections)
     if captured:
         feed(tracker, *join.handshake())
-    event = feed(tracker, join.kernel(JOINED))[-1]
+    event = feed(tracker, join.kernel_event(JOINED))[-1]
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, join.four_tuple)
     assert len(tracker.connections) == count
-    assert tracker.counters.connections_refused == 1, "a refused connection is counted once"
+    assert tracker.counters.connections_refused == 1, "a refused connection was counted again"
     check_tables(tracker, SMALL)
 
 
 def test_connection_without_subflows_counts_until_its_timeout() -> None:
     tracker, paths = tracker_with_full_share()
     for path in paths:
-        assert kinds_of_events(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
-    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS]
-    assert kinds_of_events(tracker, paths[-1].host.join("192.0.2.0", 77).kernel(JOINED)) == [ACTIVE]
+        assert kinds_of_events(tracker, path.kernel_event(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
+    assert kinds_of_events(tracker, path_of(99).kernel_event(CREATED)) == [EXCESS]
+    assert kinds_of_events(tracker, paths[-1].host.join("192.0.2.0", 77).kernel_event(JOINED)) == [ACTIVE]
     tracker.expire(paths[-1].host.time + SMALL.closed_linger)
     assert len(tracker.connections) == 1
-    assert kinds_of_events(tracker, path_of(98).kernel(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, path_of(98).kernel_event(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
 
 
@@ -216,13 +218,15 @@ def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     paths = [path_of(number) for number in range(MAX_CONNECTIONS)]
     events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
     assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + MAX_CONNECTIONS // 2, MAX_CONNECTIONS // 2)
-    feed(tracker, paths[0].host.closed())
-    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], "its client already exceeds its share"
-    assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
+    feed(tracker, paths[0].host.close_event())
+    assert kinds_of_events(tracker, path_of(99).kernel_event(CREATED)) == [EXCESS], (
+        "a client above its share got another connection"
+    )
+    assert kinds_of_events(tracker, path_of(1, client=3).kernel_event(CREATED)) == [OPENED, ACTIVE]
     stay = [*others, *paths[1 : MAX_CONNECTIONS // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
     assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
     events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
-    assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
+    assert kinds(events) == [EXCESS], "not exactly the new connection of the later dump was refused"
 
 
 def test_clients_that_had_filled_the_table_leave_room_for_another() -> None:
@@ -231,9 +235,9 @@ def test_clients_that_had_filled_the_table_leave_room_for_another() -> None:
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
     counts = Counter(connection.subflows[0].four_tuple.remote for connection in tracker.connections.values())
     assert sorted(counts.values()) == [MAX_CONNECTIONS // 3, MAX_CONNECTIONS // 3 + 1], (
-        "each client keeps a third, according to the rule"
+        "the clients did not keep a third of the room each"
     )
-    assert kinds_of_events(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, path_of(1, client=2).kernel_event(CREATED)) == [OPENED, ACTIVE]
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4).map(bool)), max_size=90))
@@ -249,7 +253,7 @@ def test_allowed_connections_are_allowed_after_a_restart_in_any_order(
             shares.release(in_kernel.pop(0))
     listed = ConnectionShares(room)
     for client_key in sorted(in_kernel):
-        assert listed.allows_older(client_key), "also in the order of a dump"
+        assert listed.allows_older(client_key), "a connection was refused in the order of a dump"
         listed.add(client_key)
 
 
@@ -257,8 +261,8 @@ def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
     resync.add([path_of(number, number % 3).kernel_subflow() for number in range(MAX_CONNECTIONS - 3)])
-    assert kinds_of_events(tracker, path_of(98).kernel(CREATED), path_of(97).kernel(CREATED))[-1] == EXCESS
-    assert kinds_of_events(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, path_of(98).kernel_event(CREATED), path_of(97).kernel_event(CREATED))[-1] == EXCESS
+    assert kinds_of_events(tracker, path_of(99).host.join("192.0.2.0", 77).kernel_event(JOINED)) == [OPENED, ACTIVE]
 
 
 ACTIONS = st.tuples(
@@ -281,13 +285,13 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
         events: list[Event] = []
         if action == "opens" and host.token not in in_kernel:
             in_kernel[host.token] = {path.four_tuple: path}
-            events = feed(tracker, *(path.handshake() if number % 2 else []), path.kernel(CREATED))
+            events = feed(tracker, *(path.handshake() if number % 2 else []), path.kernel_event(CREATED))
         elif action == "joins" and host.token in in_kernel and len(in_kernel[host.token]) == 1:
             join = host.join(f"203.0.113.{client}", 2000 + number)
             in_kernel[host.token][join.four_tuple] = join
-            events = feed(tracker, join.kernel(JOINED))
+            events = feed(tracker, join.kernel_event(JOINED))
         elif action in ("ends", "ends without an event") and in_kernel.pop(host.token, None) is not None:
-            events = feed(tracker, host.closed()) if action == "ends" else []
+            events = feed(tracker, host.close_event()) if action == "ends" else []
         elif action == "forged" and host.token not in in_kernel:
             events = feed(tracker, *path.handshake())
         elif action == "waits":
@@ -323,7 +327,7 @@ class Sockets:
 
 def excess_events(count: int = 1, time: float = 60.0) -> list[Event]:
     tracker, _ = tracker_with_full_share()
-    events = feed(tracker, *(path_of(100 + number).kernel(CREATED) for number in range(count)))
+    events = feed(tracker, *(path_of(100 + number).kernel_event(CREATED) for number in range(count)))
     return [replace(event, time=time) for event in events]
 
 

@@ -44,13 +44,13 @@ class TestFloods:
         check_tables(tracker, SMALL)
         assert kinds(tracker.resync([path.kernel_subflow() for path in paths], 1100.0)) == ["connection-excess"] * 5
         late = Host("late", 1101.0).initial("198.51.100.99")
-        assert kinds_of_events(tracker, hosts[0].closed(), *late.established()) == [CLOSED, ENDED, OPENED, ACTIVE]
+        assert kinds_of_events(tracker, hosts[0].close_event(), *late.established()) == [CLOSED, ENDED, OPENED, ACTIVE]
         check_tables(tracker, SMALL)
 
     def test_number_of_remembered_ended_subflows_is_bounded(self, tracker: Tracker) -> None:
         for number, host in enumerate(hosts_with_times(100)):
             path = host.initial(port=3000 + number)
-            feed(tracker, *path.established(), path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+            feed(tracker, *path.established(), path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
             check_tables(tracker, SMALL)
         assert tracker.table_sizes["ended"] == SMALL.max_remembered
 
@@ -109,7 +109,7 @@ def test_snapshots_do_not_change(tracker: Tracker) -> None:
     path = Host().initial()
     feed(tracker, *path.established())
     before = tracker.connections[path.host.token]
-    assert tracker.connections[path.host.token] is before, "the snapshot is created once"
-    feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+    assert tracker.connections[path.host.token] is before, "the snapshot was created again"
+    feed(tracker, path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
     assert [each.four_tuple for each in before.subflows] == [path.four_tuple]
     assert known_subflows(tracker, path.host) == []

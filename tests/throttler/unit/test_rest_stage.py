@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from policy_values import replace
-from sampling import MBIT, Flow, capped, connection_of, free, make_samples, observe_all
+from sampling import MBIT, Flow, capped_flow, connection_of, make_samples, observe_all, uncapped_flow
 
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -44,7 +44,7 @@ class Scene:
         self.stage.possible = True
         self.stage.set_policy(policy)
         self.flows = {
-            token: [replace(capped(0, token), waiting=0, unacked=0), free(rate, token)]
+            token: [replace(capped_flow(0, token), waiting=0, unacked=0), uncapped_flow(rate, token)]
             for token in range(1, number + 1)
         }
         self.now = 0.0

@@ -10,12 +10,12 @@ from sampling import (
     MBIT,
     READ_AT_SAMPLE,
     Flow,
-    capped,
+    capped_flow,
     connection_of,
     four_tuple,
-    free,
     make_samples,
     observe_all,
+    uncapped_flow,
 )
 
 from mptcp_throttler.mptcp.model import KernelSubflow
@@ -49,7 +49,7 @@ class Scene:
     def __init__(self, policy: Policy, accepts_flags: bool = True) -> None:
         self.policy = policy
         self.accepts_flags = accepts_flags
-        self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
+        self.ethernet, self.wifi = capped_flow(100 * MBIT), uncapped_flow(30 * MBIT)
         self.flows: list[Flow] = [self.ethernet, self.wifi]
         self.stage = SteeringStage()
         self.actions: list[SetBackup] = []
@@ -156,7 +156,7 @@ def test_unconfirmed_flag_is_set_a_second_time_but_a_refused_flag_is_not() -> No
 
 def another_standby() -> Flow:
     """Return another subflow over Ethernet."""
-    standby = capped(100 * MBIT)
+    standby = capped_flow(100 * MBIT)
     standby.four_tuple = standby.four_tuple._replace(remote_port=7)
     return standby
 
@@ -195,7 +195,7 @@ def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
 
 def test_flags_of_a_killed_daemon_are_reset_unless_a_rule_needs_them() -> None:
     scene = Scene(STANDBY)
-    other = free(connection=2)
+    other = uncapped_flow(connection=2)
     scene.flows.append(other)
     sockets = [flow.socket._replace(made_backup=True, token=flow.token) for flow in (scene.ethernet, other)]
     scene.stage.adopt(sockets)
@@ -384,7 +384,7 @@ def test_sample_from_before_the_subflow_does_not_remove_its_flag() -> None:
 
 def test_subflows_without_a_tracked_connection_are_ignored() -> None:
     stage = SteeringStage()
-    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, READ_AT_SAMPLE, tcp=IDLE)
+    socket = KernelSubflow(5, uncapped_flow().four_tuple, True, 0, 0, False, READ_AT_SAMPLE, tcp=IDLE)
     assert observe_all(stage, make_samples(1.0, [socket])) == ([], [])
 
 
