@@ -164,7 +164,7 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
 
 
 @pytest.mark.parametrize(
-    ("output", "text", "words"),
+    ("output", "more_settings", "words"),
     [
         # The throttler's settings are as shipped, but squid.conf has another port.
         (None, "", "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128"),
@@ -186,11 +186,15 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
     ],
 )
 def test_port_that_the_throttler_does_not_watch_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: dict[str, Any] | None, text: str, words: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    output: dict[str, Any] | None,
+    more_settings: str,
+    words: str | None,
 ) -> None:
     """Defect: with another port in squid.conf nothing was capped, and the doctor reported no problem."""
     settings = tmp_path / "throttler.yaml"
-    settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
+    settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + more_settings)
     answers = [CommandResult(0, "")]
     monkeypatch.setattr(gather, "_throttler", lambda *_: (answers.pop(), ""))
     *_, finding = gather._throttler_findings(settings, output, CommandResult(0, ""), (3129,), "/etc/squid.conf")
@@ -204,10 +208,10 @@ def test_port_that_the_throttler_does_not_watch_is_reported(
         assert finding.remedy.endswith("systemctl restart mptcp-throttler")
 
 
-@pytest.mark.parametrize("status", [None, 1])
-def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int | None) -> None:
+@pytest.mark.parametrize("has_settings", [False, True])
+def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_settings: bool) -> None:
     settings = tmp_path / "throttler.yaml"
-    if status is not None:
+    if has_settings:
         settings.write_text(OTHER_PORTS)
     monkeypatch.setattr(gather, "_throttler", lambda *_: (CommandResult(1, "wrong"), ""))
     findings = list(gather._throttler_findings(settings, None, CommandResult(1, ""), (3128,), "/etc/squid.conf"))
@@ -216,7 +220,7 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("output", "loads", "release", "types", "status", "words"),
+    ("output", "has_libbpf", "release", "has_types", "status", "words"),
     [
         (None, True, "6.1.0-18-amd64", True, OK, "has type information"),
         (STATUS_OUTPUT, False, "4.19", False, OK, "run in the kernel"),
@@ -227,9 +231,9 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
     ],
 )
 def test_doctor_judges_bpf(
-    output: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str
+    output: dict[str, Any] | None, has_libbpf: bool, release: str, has_types: bool, status: Status, words: str
 ) -> None:
-    finding = throttler.bpf(output, lambda _: loads, release, types)
+    finding = throttler.bpf(output, lambda _: has_libbpf, release, has_types)
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
 
@@ -327,7 +331,7 @@ PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/sq
 
 
 @pytest.mark.parametrize(
-    ("profiles", "local", "status"),
+    ("profiles", "local_rules", "status"),
     [
         ("", "", OK),
         (PROFILES.format(mode="complain"), "", OK),
@@ -341,23 +345,23 @@ PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/sq
         ),
     ],
 )
-def test_doctor_judges_apparmor(profiles: str, local: str, status: Status) -> None:
-    finding = host.apparmor(profiles, local, "/opt/x.so", "mptcpproxy")
+def test_doctor_judges_apparmor(profiles: str, local_rules: str, status: Status) -> None:
+    finding = host.apparmor(profiles, local_rules, "/opt/x.so", "mptcpproxy")
     assert finding.status is status
     assert is_complete(finding)
     if status is FAIL:
-        assert ("/opt/x.so" in finding.remedy) == ("/opt/x.so" not in local)
+        assert ("/opt/x.so" in finding.remedy) == ("/opt/x.so" not in local_rules)
         assert "/opt/squid_turns.so mr," in finding.remedy
         assert "apparmor_parser -r" in finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("hard", "file_nr", "status"),
+    ("hard_limit", "file_nr", "status"),
     [(65536, "1000\t0\t9000000\n", OK), (-1, "1000 0 9000000", OK), (1024, "1000 0 9000000", WARN),
      (65536, "99000 0 100000", WARN), (65536, "", OK)],
 )  # fmt: skip
-def test_doctor_judges_the_descriptor_limit(hard: int, file_nr: str, status: Status) -> None:
-    finding = host.descriptors(hard, file_nr)
+def test_doctor_judges_the_descriptor_limit(hard_limit: int, file_nr: str, status: Status) -> None:
+    finding = host.descriptors(hard_limit, file_nr)
     assert finding.status is status
     assert is_complete(finding)
 

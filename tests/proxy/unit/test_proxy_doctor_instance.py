@@ -29,7 +29,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfigura
 
 
 @pytest.mark.parametrize(
-    ("texts", "own", "root", "expected"),
+    ("texts", "own_pids", "is_root", "expected"),
     [
         (["http_port 3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it over Multipath TCP")]),
@@ -45,7 +45,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfigura
     ],
 )  # fmt: skip
 def test_doctor_judges_each_port(
-    texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]
+    texts: list[str], own_pids: frozenset[int], is_root: bool, expected: list[tuple[Status, str]]
 ) -> None:
     sockets = [
         ListeningSocket("*", 3128, "squid", (7,), mptcp=True),
@@ -53,7 +53,7 @@ def test_doctor_judges_each_port(
         ListeningSocket("127.0.0.1", 8080, "", ()),
         ListeningSocket("[::1]", 9090, "x", (9,)),
     ]
-    findings = list(host.ports(checked(*texts), sockets, own, root))
+    findings = list(host.ports(checked(*texts), sockets, own_pids, is_root))
     assert [(finding.status, finding.text) for finding in findings] == expected
     assert all(map(is_complete, findings))
 

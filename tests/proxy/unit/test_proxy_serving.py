@@ -20,9 +20,9 @@ from mptcp_proxy.serving import (
     StuckProcesses,
 )
 
-GOOD = ListenState((3128,))
+COMPLETE = ListenState((3128,))
 TOO_FEW = ListenState((3128,), too_few=((3128, 1, 2),))
-NONE = ListenState((3128,), missing=(3128,))
+NOT_LISTENING = ListenState((3128,), missing=(3128,))
 
 
 def squid_listener(port: int, pid: int = 5, *, mptcp: bool = True) -> ListeningSocket:
@@ -58,12 +58,12 @@ def test_expected_listeners_are_counted_by_port() -> None:
 
 def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> None:
     judge = ListenJudge(100.0)
-    assert not judge.observe(NONE, True, 100.0)
+    assert not judge.observe(NOT_LISTENING, True, 100.0)
     assert judge.next_check == 100.0 + PROBLEM_INTERVAL
     assert not judge.observe(TOO_FEW, True, 101.0)
-    assert judge.observe(GOOD, True, 102.0)
+    assert judge.observe(COMPLETE, True, 102.0)
     assert judge.next_check == 102.0 + INTERVAL
-    assert not judge.observe(GOOD, True, 112.0)
+    assert not judge.observe(COMPLETE, True, 112.0)
 
     judge = ListenJudge(100.0)
     assert not judge.observe(TOO_FEW, True, 100.0 + CHANGE_SECONDS - 0.1)
@@ -73,12 +73,12 @@ def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> No
 def test_lost_listeners_are_reported_once_at_any_time() -> None:
     """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, True, 0.0)
     times = []
     now, next_check = 3600.0, 3600.0
     while now < 3600.0 + 60:
         if now >= next_check:
-            if judge.observe(NONE if now < 3640 else GOOD, True, now):
+            if judge.observe(NOT_LISTENING if now < 3640 else COMPLETE, True, now):
                 times.append(now)
             next_check = judge.next_check
         now += 0.5
@@ -87,10 +87,10 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
 
 def test_restart_of_a_worker_is_not_reported() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, True, 0.0)
     assert not judge.observe(TOO_FEW, True, 1000.0)
     assert judge.next_check == 1000.0 + PROBLEM_INTERVAL
-    assert not judge.observe(GOOD, True, 1001.0)
+    assert not judge.observe(COMPLETE, True, 1001.0)
     # The tolerated time begins again at the next failure.
     assert not judge.observe(TOO_FEW, True, 1010.0)
     assert not judge.observe(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS - 0.1)
@@ -99,34 +99,34 @@ def test_restart_of_a_worker_is_not_reported() -> None:
 
 def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, True, 0.0)
     judge.expect_change(50.0)
-    assert not judge.observe(NONE, True, 51.0)
-    assert judge.observe(GOOD, True, 52.0)
+    assert not judge.observe(NOT_LISTENING, True, 51.0)
+    assert judge.observe(COMPLETE, True, 52.0)
     judge.expect_change(100.0)
-    assert judge.observe(NONE, True, 100.0 + CHANGE_SECONDS)
+    assert judge.observe(NOT_LISTENING, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_reload_that_begins_late_gets_the_full_time() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, True, 0.0)
     judge.expect_change(50.0)
-    assert judge.observe(GOOD, True, 51.0), "the judge did not accept the old listeners"
-    assert not judge.observe(NONE, True, 61.0)
-    assert not judge.observe(NONE, True, 50.0 + CHANGE_SECONDS - 1)
-    assert judge.observe(NONE, True, 50.0 + CHANGE_SECONDS)
+    assert judge.observe(COMPLETE, True, 51.0), "the old listeners, which Squid still has, were not reported"
+    assert not judge.observe(NOT_LISTENING, True, 61.0)
+    assert not judge.observe(NOT_LISTENING, True, 50.0 + CHANGE_SECONDS - 1)
+    assert judge.observe(NOT_LISTENING, True, 50.0 + CHANGE_SECONDS)
     # If a process of Squid is missing, Squid is not reading its configuration.
     judge.expect_change(200.0)
-    assert judge.observe(GOOD, True, 201.0)
-    assert not judge.observe(NONE, False, 202.0)
-    assert judge.observe(NONE, False, 202.0 + TOLERATED_SECONDS)
+    assert judge.observe(COMPLETE, True, 201.0)
+    assert not judge.observe(NOT_LISTENING, False, 202.0)
+    assert judge.observe(NOT_LISTENING, False, 202.0 + TOLERATED_SECONDS)
 
 
-def test_squid_must_restart_after_long_without_listeners() -> None:
+def test_squid_must_restart_after_a_long_time_without_listeners() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, True, 0.0)
     for second in range(10, 10 + int(WITHOUT_PROCESSES_SECONDS)):
-        judge.observe(NONE, True, float(second))
+        judge.observe(NOT_LISTENING, True, float(second))
         assert not judge.must_restart(False, float(second))
     assert judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
     # If all processes of Squid run, Squid may be reading a long configuration.
@@ -139,21 +139,21 @@ def test_squid_must_restart_after_long_without_listeners() -> None:
 def test_long_reload_is_awaited_even_without_a_worker() -> None:
     """Defect: the supervisor ended the worker that read the file, 15 seconds after the worker closed its listeners."""
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, True, 0.0)
     judge.expect_change(100.0)
-    judge.observe(GOOD, True, 101.0)
+    judge.observe(COMPLETE, True, 101.0)
     for second in range(102, 102 + int(WITHOUT_LISTENERS_SECONDS)):
-        judge.observe(NONE, False, float(second))
+        judge.observe(NOT_LISTENING, False, float(second))
         assert not judge.must_restart(False, float(second))
     assert judge.must_restart(False, 102.0 + WITHOUT_LISTENERS_SECONDS)
-    judge.observe(GOOD, True, 300.0)
-    judge.observe(NONE, False, 400.0)
+    judge.observe(COMPLETE, True, 300.0)
+    judge.observe(NOT_LISTENING, False, 400.0)
     assert judge.must_restart(False, 400.0 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_start_has_time_to_read_a_long_file() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(NONE, True, 1.0)
+    judge.observe(NOT_LISTENING, True, 1.0)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS - 1)
     assert judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
 
@@ -165,15 +165,15 @@ def test_time_without_a_check_does_not_count_as_time_without_listeners() -> None
     assert judge.next_check == INTERVAL
     assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
-    # The last successful check was during a reload.
-    judge.observe(GOOD, True, 200.0)
+    # During a reload, a check finds no listener, and the next check fails.
+    judge.observe(COMPLETE, True, 200.0)
     judge.expect_change(300.0)
-    judge.observe(NONE, True, 301.0)
+    judge.observe(NOT_LISTENING, True, 301.0)
     judge.observe_unknown(302.0)
     assert not judge.must_restart(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
-    # The time begins at the next check that succeeds.
-    judge.observe(NONE, True, 500.0)
+    # The time without listeners begins at the next check that succeeds.
+    judge.observe(NOT_LISTENING, True, 500.0)
     assert not judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
     assert judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
 
@@ -200,7 +200,7 @@ def test_processes_without_any_cpu_time_are_found() -> None:
         assert stuck.observe({5: 100, 6: number}) == frozenset()
     assert stuck.observe({5: 100, 6: 10}) == {5}
     assert stuck.observe({5: 100, 6: 11, 7: 0}) == {5}
-    # Process 5 runs again, and a new process has the PID of an ended process.
+    # Process 5 runs again. Process 7 has ended, and a new process gets its PID.
     assert stuck.observe({5: 101, 6: 12}) == frozenset()
     assert stuck.observe({5: 101, 7: 0}) == frozenset()
 
