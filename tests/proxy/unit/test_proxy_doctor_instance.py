@@ -93,7 +93,7 @@ def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> 
 
 def test_doctor_reports_the_status_of_the_running_service() -> None:
     assert list(host.service(None, Role.PROXY)) == []
-    serving = Outcome(1, 1, 0, serving="serving: port 3128 over Multipath TCP")
+    serving = Outcome(pid=1, started=1, count=0, serving="serving: port 3128 over Multipath TCP")
     (finding,) = host.service(serving, Role.PROXY)
     assert (finding.status, finding.text) == (OK, "serving: port 3128 over Multipath TCP")
     (finding,) = host.service(replace(serving, problems=("the disk is full", "x")), Role.RELAY)
@@ -152,10 +152,20 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
     ("outcome", "unknown", "status", "words"),
     [
         (None, "", OK, "no relay with the name home runs"),
-        (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
-        (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
-        (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
-        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="no process listens"), "", WARN, ", but no process listens"),
+        (Outcome(pid=1, started=1, count=0), "", OK, "the relay has not reloaded since its start"),
+        (Outcome(pid=1, started=1, count=3, time=1795000000.5), "", OK, "accepted at 20"),
+        (
+            Outcome(pid=1, started=1, count=3, refused="relay.conf:3: wrong", time=1795000000.5),
+            "",
+            WARN,
+            ": relay.conf:3: wrong",
+        ),
+        (
+            Outcome(pid=1, started=1, count=3, time=1795000000.5, unconfirmed="no process listens"),
+            "",
+            WARN,
+            ", but no process listens",
+        ),
         (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "unknown without root"),
     ],
 )

@@ -47,7 +47,7 @@ def assert_finding(finding: Finding, status: Status, *words: str) -> None:
 def test_parents_that_squid_considers_dead_are_reported(
     states: dict[str, bool], error: str, status: Status, words: str
 ) -> None:
-    assert_finding(relay.parent_states(states, error, "write it"), status, words)
+    assert_finding(relay.parent_states(states, error, advice="write it"), status, words)
 
 
 @pytest.mark.parametrize(

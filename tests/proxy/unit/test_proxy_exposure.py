@@ -216,7 +216,7 @@ PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
 
 
 @pytest.mark.parametrize(
-    ("before", "rule"),
+    ("earlier_lines", "rule"),
     [
         ([], "follow_x_forwarded_for allow clients"),
         (["acl cache src 10.0.0.7"], "follow_x_forwarded_for allow cache"),
@@ -229,9 +229,9 @@ PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
         ([PROXY_PROTOCOL_PORT, "acl_uses_indirect_client off"], "proxy_protocol_access allow clients"),
     ],
 )
-def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], rule: str) -> None:
+def test_client_that_may_claim_a_local_address_is_a_warning(earlier_lines: list[str], rule: str) -> None:
     """Defect: a client that sent 127.0.0.1 in a header could read the status pages, and the check gave no warning."""
-    trusting = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
+    trusting = [*earlier_lines, rule, *(["endif"] if earlier_lines and earlier_lines[0].startswith("if ") else [])]
     (text,) = exposure_texts(*COMPLETE, *trusting)
     assert text == (
         "http_access allow localhost manager: no rule before this one denies Squid's own status pages (manager):"

@@ -26,6 +26,7 @@ def test_squid_gets_a_flapping_address_once() -> None:
 
 def test_new_address_is_denied_immediately_and_a_deleted_address_lingers() -> None:
     lingering = Lingering[Network](seconds=10.0)
+    # The result also has the time when the next lingering address expires.
     assert lingering.update({HOME, GUEST}, 0.0) == (BOTH, None)
     assert lingering.update({HOME}, 1.0) == (BOTH, 11.0)
     assert lingering.update({HOME}, 10.9) == (BOTH, 11.0)

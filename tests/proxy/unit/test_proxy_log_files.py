@@ -25,10 +25,10 @@ def test_logs_larger_than_the_limit_are_renamed(tmp_path: Path) -> None:
     assert not log_files.rotate(tmp_path, max_bytes=5, old_files=2)
     assert log_files.rotate(tmp_path, max_bytes=4, old_files=2)
     assert contents() == {"access.log.1": "first", "cache.log": "c", "other.txt": "much too long"}
-    for number, text in enumerate(("second", "third", "fourth"), 2):
+    for text in ("second", "third", "fourth"):
         (tmp_path / "access.log").write_text(text)
         assert log_files.rotate(tmp_path, max_bytes=4, old_files=2)
-        assert contents()["access.log.1"] == text, number
+        assert contents()["access.log.1"] == text
     assert contents() == {"access.log.1": "fourth", "access.log.2": "third", "cache.log": "c", "other.txt": "much too long"}  # fmt: skip  # noqa: E501
 
 

@@ -31,6 +31,7 @@ UNIT = "mptcp-proxy.service"
 EDIT = "in a drop-in of the unit (systemctl edit mptcp-proxy)"
 TO_READ = "a directory that the unit sees, such as /etc/mptcp-proxy; or"
 TO_WRITE = "a path below /run/mptcpproxy, /var/log, /run/squid"
+# Pairs: words in a warning, and its advice.
 HOME_HIDDEN = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
 PRIVATE_DIRECTORY = ("without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")

@@ -25,6 +25,16 @@ from mptcp_proxy.reloads import read_outcome
 from mptcp_proxy.squid import Squid
 from mptcp_proxy.supervisor import _environment, _Supervisor, load_congestion_control, run
 
+VALID = CheckedConfiguration((), (), "proxy", Workers(), ())
+
+
+def make_supervisor(
+    directory: Path, signals: RecordedSignals, check_file: Callable[[Callable[[], bool]], CheckedConfiguration]
+) -> _Supervisor:
+    """Return the supervisor of the service "one". At a reload, *check_file* checks the configuration."""
+    file, places, squid = directory / "squid.conf", Places("one"), Squid("squid", "5.7", "proxy")
+    return _Supervisor(file, places, squid, check_file, VALID, frozenset(), signals, Role.PROXY, mptcp_option=False)
+
 
 @pytest.mark.parametrize(
     ("received", "expected"), [(signal.SIGTERM, DONE), (signal.SIGINT, DONE), (signal.SIGHUP, FAILED), (None, FAILED)]
@@ -39,11 +49,7 @@ def test_stop_during_the_delayed_end_is_not_a_failure(
     signals = RecordedSignals([])
     if received is not None:
         signals._add(received, None)
-    checked = CheckedConfiguration((), (), "proxy", Workers(), ())
-    squid = Squid("squid", "5.7", "proxy")
-    supervisor = _Supervisor(
-        tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
-    )
+    supervisor = make_supervisor(tmp_path, signals, lambda _: VALID)
     reader, writer = socket.socketpair()
     with reader, writer:
         assert supervisor._exit_status(FAILED, reader) == expected
@@ -56,11 +62,7 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.ever_listened", True)
     signals = RecordedSignals([])
     signals._add(signal.SIGHUP, None)
-    checked = CheckedConfiguration((), (), "proxy", Workers(), ())
-    squid = Squid("squid", "5.7", "proxy")
-    supervisor = _Supervisor(
-        tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
-    )
+    supervisor = make_supervisor(tmp_path, signals, lambda _: VALID)
     began = time.monotonic()
     reader, writer = socket.socketpair()
     with reader, writer:
@@ -95,10 +97,7 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
         return checked
 
     signals = RecordedSignals([])
-    squid = Squid("squid", "5.7", "proxy")
-    supervisor = _Supervisor(
-        tmp_path / "squid.conf", Places(), squid, check_file, checked, frozenset(), signals, Role.PROXY, False
-    )
+    supervisor = make_supervisor(tmp_path, signals, check_file)
     for number in received:
         signals._add(number, None)
     supervisor._handle_signals(squid_process)
@@ -134,20 +133,16 @@ def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
     alive: list[bool] = []
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.Reporter.ping_watchdog", lambda self: alive.append(True))
-    checked = CheckedConfiguration((), (), "proxy", Workers(), ())
     squid = hanging_squid(tmp_path, "kill -TERM $PPID" if cause == "a stop" else f"kill -KILL {squid_process.pid}")
     signals = RecordedSignals(STOP)
 
     def check_file(is_cancelled: Callable[[], bool]) -> CheckedConfiguration:
         return check(tmp_path / "squid.conf", "one", squid, is_cancelled=is_cancelled)
 
-    places = Places("one")
-    supervisor = _Supervisor(
-        tmp_path / "squid.conf", places, squid, check_file, checked, frozenset(), signals, Role.PROXY, False
-    )
+    supervisor = make_supervisor(tmp_path, signals, check_file)
     signals._add(signal.SIGHUP, None)
     supervisor._handle_signals(squid_process)
-    outcome = read_outcome(places.reloads)
+    outcome = read_outcome(Places("one").reloads)
     assert outcome is not None
     assert (outcome.count, outcome.refused) == (1, "Squid is stopping, or has ended")
     assert signals.has(STOP) == (cause == "a stop")
@@ -250,17 +245,13 @@ def test_refused_reload_stays_refused_if_an_earlier_reload_succeeds(
     monkeypatch.setattr("mptcp_proxy.supervisor.make_directories", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.ListenersWatch.check", lambda *_: "")
-    good = CheckedConfiguration((), (), "proxy", Workers(), ())
-    answers = [good, replace(good, problems=(UNKNOWN_NAME,))]
-    squid, places, signals = Squid("squid", "5.7", "proxy"), Places("one"), RecordedSignals([])
-    supervisor = _Supervisor(
-        tmp_path / "squid.conf", places, squid, lambda _: answers.pop(0), good, frozenset(), signals, Role.PROXY, False
-    )
+    results = [VALID, replace(VALID, problems=(UNKNOWN_NAME,))]
+    supervisor = make_supervisor(tmp_path, RecordedSignals([]), lambda _: results.pop(0))
     supervisor._reload(squid_process)
     supervisor._pending._pending.clear()
     supervisor._reload(squid_process)
     supervisor._check_listeners(squid_process.pid)
-    outcome = read_outcome(places.reloads)
+    outcome = read_outcome(Places("one").reloads)
     assert outcome is not None
     assert outcome.count == 1
     assert str(UNKNOWN_NAME) in outcome.refused
@@ -269,10 +260,9 @@ def test_refused_reload_stays_refused_if_an_earlier_reload_succeeds(
 def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the kernel does not load modules for the user of a relay, so the relay used cubic."""
     loaded: list[str] = []
-    good = CheckedConfiguration((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
-    monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)
+    monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: VALID)
     for each in ("make_directories", "install", "remove_shared_files"):
         monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)
     monkeypatch.setattr("mptcp_proxy.supervisor.install_library", lambda *_: tmp_path / "library.so")

@@ -89,6 +89,7 @@ def test_invalid_number_is_reported_with_its_line() -> None:
         statements(lines("workers 0", "workers -1", f"workers {MAX_WORKERS + 1}", "workers 2", "workers two"), "n")
     )
     found = list(worker_problems(configuration, 2))
+    # Squid itself reports the word "two".
     assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]
     assert str(found[0]) == (
         "squid.conf:1: workers 0: not a number of workers"
@@ -128,7 +129,7 @@ def test_cache_that_several_workers_would_overwrite_is_refused(directives: list[
 
 
 @pytest.mark.parametrize(
-    ("text", "running", "refused"),
+    ("text", "running_workers", "refused"),
     [
         ("delay_pools 1", 2, True),
         ("cache_dir ufs /c 100 16 256", 2, True),
@@ -138,12 +139,12 @@ def test_cache_that_several_workers_would_overwrite_is_refused(directives: list[
 )
 @pytest.mark.parametrize("workers_line", ["# nothing", "workers 1"])
 def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
-    text: str, running: int, refused: bool, workers_line: str
+    text: str, running_workers: int, refused: bool, workers_line: str
 ) -> None:
     requested = requested_workers(
         list(statements(lines("via on", text, workers_line), "n")), Role.PROXY, 4, ENOUGH_SHARED_MEMORY
     )
-    problem = reload_obstacle(requested, running)
+    problem = reload_obstacle(requested, running_workers)
     if refused:
         words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have its own; restart the proxy"
         assert str(problem) == f"squid.conf:2: {words}"
