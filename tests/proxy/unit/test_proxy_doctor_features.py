@@ -117,7 +117,7 @@ def test_one_netfilter_backend_is_enough(results: features.Results, statuses: li
         ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
     ],
 )
-def test_doctor_judges_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
+def test_finding_about_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
     finding = features.shim(results, "/x.so", error)
     assert finding.status is status
     assert words in finding.text

@@ -44,7 +44,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfigura
         (["http_port 80", "http_port 81"], frozenset(), True, [(OK, "free"), (OK, "free")]),
     ],
 )  # fmt: skip
-def test_doctor_judges_each_port(
+def test_finding_about_each_port(
     texts: list[str], own_pids: frozenset[int], is_root: bool, expected: list[tuple[Status, str]]
 ) -> None:
     sockets = [
@@ -70,7 +70,7 @@ def test_doctor_judges_each_port(
         (None, True, UNSEEN),
     ],
 )
-def test_doctor_judges_the_transparent_rules(rules: str | None, delivers_locally: bool, status: Status) -> None:
+def test_finding_about_the_transparent_rules(rules: str | None, delivers_locally: bool, status: Status) -> None:
     (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivers_locally)
     assert finding.status is status
     assert is_complete(finding)
@@ -102,7 +102,7 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
     assert is_complete(finding)
 
 
-def test_doctor_judges_free_space() -> None:
+def test_finding_about_free_space() -> None:
     enough, no_space = (
         host.free_space(Path("/run/n"), is_full, "reloads are refused", "df /run/n") for is_full in (False, True)
     )
@@ -111,7 +111,7 @@ def test_doctor_judges_free_space() -> None:
     assert is_complete(no_space)
 
 
-def test_doctor_judges_the_configuration() -> None:
+def test_finding_about_the_configuration() -> None:
     error = Problem("via maybe: no", "squid.conf", 3)
     warning = Problem("strange", "squid.conf", 4, warning=True)
     assert host.configuration(checked("via on", problems=(warning,)), "squid.conf", Role.PROXY).status is OK
@@ -169,7 +169,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "unknown without root"),
     ],
 )
-def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
+def test_finding_about_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
     finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
     assert finding.status is status
     assert words in finding.text

@@ -16,8 +16,8 @@ Parse = Callable[[Sequence[PhysicalLine]], str]
 
 
 def fake_squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Parse:
-    """Return a fake Squid that prints the *remarks* of each statement that begins with their key, and stops after
-    "FATAL: Bungled"."""
+    """Return a fake Squid that prints its *remarks* about each statement that begins with a key of *remarks*. It stops
+    after "FATAL: Bungled"; otherwise, it prints *end* last."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]

@@ -19,7 +19,7 @@ PORTS = {
     "htcp_access": ("htcp_port 4827", "which pages are in the cache, and since when, over HTCP"),
     "htcp_clr_access": ("htcp_port 4827", "remove pages from the cache"),
 }
-"""By access directive: the directive of its port, and what clients may query or do."""
+"""By access directive: the directive of its port, and what clients may learn or do."""
 
 
 def warnings(*texts: str) -> list[str]:
