@@ -27,7 +27,9 @@ def failing_command(error: BaseException) -> Callable[[], int]:
     return command
 
 
-BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem("a.yaml", 4, 1, "more", "1", "too")])
+INVALID_FILE = DocumentError(
+    [Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem("a.yaml", 4, 1, "more", "1", "too")]
+)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,7 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
         (FileNotFoundError(2, "No such file or directory", "/a"), "prog: /a: No such file or directory\n"),
         (RefusedError("the kernel has no HTB"), "prog: the kernel has no HTB\n"),
         (KeyboardInterrupt(), "prog: interrupted\n"),
-        (BROKEN, "a.yaml:3: key: is wrong\na.yaml:4: more: too\n"),
+        (INVALID_FILE, "a.yaml:3: key: is wrong\na.yaml:4: more: too\n"),
     ],
 )
 def test_error_is_printed_as_one_line_per_problem(
@@ -49,8 +51,8 @@ def test_error_is_printed_as_one_line_per_problem(
     assert capsys.readouterr().err == expected
 
 
-def test_daemon_with_wrong_files_ends_with_a_status_against_restarts() -> None:
-    assert exit_status_of("prog", failing_command(BROKEN), is_daemon=True) == CONFIGURATION
+def test_daemon_with_invalid_files_ends_with_the_status_that_prevents_restarts() -> None:
+    assert exit_status_of("prog", failing_command(INVALID_FILE), is_daemon=True) == CONFIGURATION
     assert exit_status_of("prog", failing_command(OSError(98, "Address already in use")), is_daemon=True) == FAILED
 
 
@@ -62,7 +64,7 @@ def test_return_value_is_kept_and_unknown_exceptions_are_raised() -> None:
 
 
 def printing_command(count: int) -> list[str]:
-    """Return the command line of a program that prints *count* characters as a command through `exit_status_of`."""
+    """Return the command line of a program that prints *count* characters in a command run by `exit_status_of`."""
     code = (
         "import sys\nfrom mptcp_common.commands import exit_status_of\n"
         f"sys.exit(exit_status_of('prog', lambda: print('x' * {count}) or 0, is_daemon=False))"
@@ -73,7 +75,7 @@ def printing_command(count: int) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 1_000_000], ids=["short output", "long output"])
 def test_closed_output_pipe_prints_no_error(count: int) -> None:
-    """Defect: if the output was short, it was still buffered, and the interpreter printed an error at its end."""
+    """Defect: the interpreter, which writes short output only at its end, then printed an error."""
     with subprocess.Popen(printing_command(count), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -103,7 +105,7 @@ def test_option_config_names_the_settings_file(is_required: bool, default: Path 
     add_config(parser, Path("/etc/x.yaml"), is_required=is_required)
     assert parser.parse_args([]).config == default
     assert parser.parse_args(["--config", "a"]).config == Path("a")
-    text = parser.format_help().replace("\n", " ")
+    help_text = parser.format_help().replace("\n", " ")
     assert (
-        "if this file does not exist, all settings have their defaults" in " ".join(text.split())
+        "if this file does not exist, all settings have their defaults" in " ".join(help_text.split())
     ) is not is_required

@@ -30,15 +30,15 @@ def test_plain_lines_are_aligned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("findings", "code", "start"),
+    ("findings", "status", "start"),
     [
         (FINDINGS, 1, "this host is not ready"),
         (FINDINGS[:2], 0, "this host is ready, with reservations"),
         (FINDINGS[:1], 0, "this host is ready: 1 ok, 0 warn, 0 fail"),
     ],
 )
-def test_exit_status_and_summary_follow_the_findings(findings: tuple[Finding, ...], code: int, start: str) -> None:
-    assert exit_status(findings) == code
+def test_exit_status_and_summary_follow_the_findings(findings: tuple[Finding, ...], status: int, start: str) -> None:
+    assert exit_status(findings) == status
     assert summary(findings).startswith(start)
 
 

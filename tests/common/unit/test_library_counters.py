@@ -31,4 +31,5 @@ def test_counters_are_read_by_name(tmp_path: Path) -> None:
 def test_c_header_has_the_same_names_in_the_same_order() -> None:
     found = re.search(r"enum counter \{([^}]*)\}", HEADER.read_text())
     assert found
+    # The last enumerator is the number of counters.
     assert re.findall(r"\w+", found[1].lower()) == [*COUNTERS, "counters"]

@@ -15,10 +15,10 @@ from mptcp_common.readable import groups_of_unit, unreadable
 
 
 def test_hung_file_system_raises_an_os_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def hangs(command: list[str], **named: object) -> None:
+    def time_out(command: list[str], **named: object) -> None:
         raise subprocess.TimeoutExpired(command, 10)
 
-    monkeypatch.setattr(subprocess, "run", hangs)
+    monkeypatch.setattr(subprocess, "run", time_out)
     # Every command reports an OSError in one line.
     with pytest.raises(OSError, match="its file system does not answer within 10 s"):
         list(unreadable([tmp_path], os.getuid(), os.getgid(), []))

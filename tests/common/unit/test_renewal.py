@@ -127,18 +127,16 @@ def test_existing_connection_continues_after_a_renewal(served_pair: Pair, pairs:
     server = Server(served_pair)
     context = ssl.create_default_context(cafile=str(served_pair.certificate))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
-        server.context.wrap_bio(to_server, to_client, server_side=True),
-    )
-    for each in ends * 3:
+    client_end = context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    server_end = server.context.wrap_bio(to_server, to_client, server_side=True)
+    for each in (client_end, server_end) * 3:
         with suppress(ssl.SSLWantReadError):
             each.do_handshake()
     for file, source in zip(served_pair, pairs["new"], strict=True):
         replace_file(file, source)
     server.renewal.check()
-    ends[1].write(b"answer")
-    assert ends[0].read() == b"answer"
+    server_end.write(b"answer")
+    assert client_end.read() == b"answer"
 
 
 def test_files_changed_during_the_start_are_used(served_pair: Pair, pairs: dict[str, Pair]) -> None:
@@ -162,12 +160,12 @@ def test_files_replaced_during_a_check_are_reported_once(
     server = Server(served_pair)
     replace_file(served_pair.certificate, pairs["new"].certificate)
 
-    def load_late(certificate: str, key: str) -> ssl.SSLContext:
+    def load_after_the_key_is_replaced(certificate: str, key: str) -> ssl.SSLContext:
         replace_file(served_pair.key, pairs["new"].key)
         monkeypatch.undo()
         return load_certificate(certificate, key)
 
-    monkeypatch.setattr(renewal, "load_certificate", load_late)
+    monkeypatch.setattr(renewal, "load_certificate", load_after_the_key_is_replaced)
     for _ in range(3):
         server.renewal.check()
     assert server.shown_certificate() == der(pairs["new"].certificate)

@@ -70,8 +70,8 @@ def answer_with(text: bytes) -> Callable[[socket.socket], None]:
     return behaviour
 
 
-def reset_connection(client: socket.socket) -> None:
-    """Close the connection without reading the request."""
+def await_request_unread(client: socket.socket) -> None:
+    """Wait for the request without reading it, so that closing resets the connection."""
     client.recv(1, socket.MSG_PEEK)
 
 
@@ -134,7 +134,7 @@ def test_answer_of_a_daemon_that_reads_no_request_is_returned(server: Server, as
     """
 
     def behaviour(client: socket.socket) -> None:
-        reset_connection(client)
+        await_request_unread(client)
         client.sendall(b'{"version": "0.1.0"}')
 
     server.serve_with(behaviour)
@@ -163,7 +163,7 @@ def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.Monk
 
 
 def test_reset_before_an_answer_is_an_error(server: Server, ask: Ask) -> None:
-    server.serve_with(reset_connection)
+    server.serve_with(await_request_unread)
     with pytest.raises(ConnectionResetError):
         ask(server.path, REQUEST, LONG_TIMEOUT)
 
@@ -184,7 +184,7 @@ def test_missing_answer_is_a_timeout(server: Server, ask: Ask) -> None:
 
 @pytest.fixture
 def waiting_clients(server: Server) -> Iterator[list[socket.socket]]:
-    """Fill the daemon's listen queue with waiting_clients clients."""
+    """Connect clients until the server's listen queue is full."""
     server.listener.listen(0)
     clients: list[socket.socket] = []
     with contextlib.suppress(BlockingIOError):
@@ -207,7 +207,7 @@ def test_full_listen_queue_is_a_timeout(server: Server, ask: Ask) -> None:
 def test_full_listen_queue_is_tried_again(
     server: Server, waiting_clients: list[socket.socket], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connects = status_client._try_connect
+    try_connect = status_client._try_connect
 
     def serve() -> None:
         for each in waiting_clients:
@@ -219,14 +219,14 @@ def test_full_listen_queue_is_tried_again(
                     client.sendall(b'{"schema": 2}')
                     return
 
-    def refused_once(client: socket.socket, path: Path) -> bool:
-        connected = connects(client, path)
+    def serve_after_a_refusal(client: socket.socket, path: Path) -> bool:
+        connected = try_connect(client, path)
         if not connected and server.thread is None:
             server.thread = threading.Thread(target=serve)
             server.thread.start()
         return connected
 
-    monkeypatch.setattr(status_client, "_try_connect", refused_once)
+    monkeypatch.setattr(status_client, "_try_connect", serve_after_a_refusal)
     assert ask(server.path, REQUEST, LONG_TIMEOUT) == {"schema": 2}
     assert server.thread is not None
 
@@ -247,6 +247,7 @@ def test_pause_within_an_answer_is_a_timeout(server: Server, ask: Ask) -> None:
 
 
 def test_timeout_limits_pauses_not_the_whole_answer(server: Server, ask: Ask) -> None:
+    # The whole answer takes 12 pauses of 0.3 s.
     pause = threading.Event()
 
     def behaviour(client: socket.socket) -> None:

@@ -30,8 +30,8 @@ def test_requested_properties_are_returned(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_hung_systemd_gives_no_properties(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hangs(*command: object, timeout: float, **_: object) -> None:
+    def time_out(*command: object, timeout: float, **_: object) -> None:
         raise subprocess.TimeoutExpired("systemctl", timeout)
 
-    monkeypatch.setattr(subprocess, "run", hangs)
+    monkeypatch.setattr(subprocess, "run", time_out)
     assert properties_of_unit("x.service", ["ProtectHome"]) == {}

@@ -59,7 +59,7 @@ BROKEN = {
         ["file.yaml:1: YAML 1.1 is not supported; remove this line (YAML 1.2 is used)"],
     ),
     "control character": ("version: 1\nrules: \x07\n", ["file.yaml:2: not valid YAML: a control character (U+0007)"]),
-    "no character": (
+    "escape of no character": (
         'version: 1\nrules: "\\UFFFFFFFF"\n',
         ['file.yaml:1: not valid YAML: a "\\U" in quotes names no character; 0010FFFF is the highest'],
     ),
@@ -135,7 +135,7 @@ def test_expansion_of_merges_is_bounded() -> None:
 def test_depth_of_nested_merges_is_bounded() -> None:
     """Defect: a thousand nested merges raised an exception.
 
-    Because the key is a duplicate, the parser does not read the merges one by one before.
+    Because the key "a" is a duplicate, the parser does not read the merges one by one before the last line.
     """
     merges = (f"a: &m{number} {{<<: *m{number - 1}}}" for number in range(1, 2000))
     lines = ["a: &m0 {x: 1}", *merges, "<<: *m1999"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that compare sets of addresses with Python's sets of a few numbers."""
+"""Tests for sets of addresses: most compare them with Python's sets of a few small numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from mptcp_proxy.configuration.addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
 
 _SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
+"""Lists of spans: the first number, and the distance from it to the last number."""
 
 
 def as_addresses_and_set(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
     """Return the same addresses as an Addresses object and as a Python set."""
-    plain = {number for first, length in spans for number in range(first, first + length + 1)}
-    parts = [Addresses(((first, first + length),)) for first, length in spans]
+    plain = {number for first, distance in spans for number in range(first, first + distance + 1)}
+    parts = [Addresses(((first, first + distance),)) for first, distance in spans]
     return Addresses.union(parts), plain
 
 

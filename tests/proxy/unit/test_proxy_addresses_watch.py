@@ -28,7 +28,8 @@ class RecordedProblem:
 
 
 class Host:
-    """A fake host: its addresses, its clock, and *obstacle*, the reason why Squid cannot read its configuration."""
+    """A fake host: its addresses, its clock, and *obstacle*, the reason why Squid cannot read its configuration. It
+    also acts as the trial of the configuration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.trials, self.ends, self.obstacle = 1000.0, 0, 0, ""
@@ -68,12 +69,12 @@ class Host:
 
     def advance_to(self, end: float) -> int:
         """Advance the clock to *end*, and return the number of reconfigurations of Squid."""
-        count = 0
+        reconfigurations = 0
         while self.watch.next_check is not None and self.watch.next_check <= end:
             self.now = max(self.now, self.watch.next_check)
-            count += self.watch.check()
+            reconfigurations += self.watch.check()
         self.now = end
-        return count
+        return reconfigurations
 
 
 @pytest.fixture
@@ -124,8 +125,8 @@ def test_slow_trials_are_repeated_less_often(host: Host) -> None:
 
 
 def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the watch tried to write after 2, 4, 8 … s, and succeeded up to a minute after the disk had space
-    again."""
+    """Defect: the watch tried to write the list after 2, 4, 8 … s, so it succeeded up to a minute after the disk had
+    space again."""
     attempts = 0
 
     def fail_to_install(*_: object) -> None:
@@ -143,9 +144,8 @@ def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.Mo
     trials = host.trials
     host.watch.schedule_check()
     host.advance_to(1330.0)
-    assert host.trials == trials + 2, (
-        "the trials are for the new address, and for the old one ten seconds later; the earlier outcome is obsolete"
-    )
+    # One trial is for the new address, the other for the removal of the old address ten seconds later.
+    assert host.trials == trials + 2, "the outcome of an earlier trial was used again"
 
 
 def test_check_does_not_wait_for_a_trial(host: Host) -> None:

@@ -56,7 +56,9 @@ def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
 def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
     assert squid_opens_mptcp(PATCHED_SQUID, Role.PROXY)
     assert not squid_opens_mptcp(DEBIANS_SQUID, Role.PROXY)
-    assert not squid_opens_mptcp(PATCHED_SQUID, Role.RELAY), "the clients of a relay have only one path to it"
+    assert not squid_opens_mptcp(PATCHED_SQUID, Role.RELAY), (
+        "a relay, whose clients have only one path, uses the option"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,9 +74,11 @@ def test_doctor_reports_how_listeners_are_opened(squid: Squid, words: str) -> No
     assert finding.status is Status.OK
 
 
-@pytest.mark.parametrize(("marker", "status", "known"), [("mptcp", 0, True), ("mptcp", 1, False), ("none", 0, False)])
+@pytest.mark.parametrize(
+    ("word_in_program", "status", "has_option"), [("mptcp", 0, True), ("mptcp", 1, False), ("none", 0, False)]
+)
 def test_option_is_tested_if_squid_contains_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str, status: int, known: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word_in_program: str, status: int, has_option: bool
 ) -> None:
     """A stub acts as a Squid that knows the option, and as a Squid that does not."""
     call = tmp_path / "call"
@@ -82,13 +86,13 @@ def test_option_is_tested_if_squid_contains_its_name(
     program.write_text(
         "#!/bin/sh\n"
         'if [ "$1" = -v ]; then echo "Squid Cache: Version 5.7"; exit; fi\n'
-        f'{{ echo "$*"; cat; }} > {call}  # {marker}\n'
+        f'{{ echo "$*"; cat; }} > {call}  # {word_in_program}\n'
         f"exit {status}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert find_squid() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
-    if marker == "none":
+    assert find_squid() == Squid(str(program), "5.7", "nobody", has_mptcp_option=has_option)
+    if word_in_program == "none":
         assert not call.exists()
     else:
         assert call.read_text() == "-f /dev/stdin -k parse\nhttp_port 3128 mptcp\n"

@@ -42,7 +42,7 @@ def test_version_with_a_fixed_value_does_not_get_the_directive(version: str) -> 
 @pytest.mark.parametrize("text", ["request_entities off", "request_entities", "request_entities on off"])
 def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
     answer = adapt_lines("6.13", text)
-    assert texts(answer) == [""], "Squid would report it a second time"
+    assert texts(answer) == [""], "the statement is not left out, so Squid reports it, too"
     (problem,) = answer.problems
     assert str(problem) == (
         f"squid.conf:1: {text}: Squid 6.13 cannot do this; it always behaves as with request_entities on"

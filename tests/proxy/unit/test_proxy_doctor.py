@@ -45,7 +45,7 @@ SUBFLOW_ENDPOINT = {"address": "192.0.2.1", "id": 3, "subflow": True}
         ([ANNOUNCED, SUBFLOW_ENDPOINT], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
     ],
 )
-def test_doctor_judges_the_endpoints(
+def test_finding_about_the_endpoints(
     endpoints: list[dict[str, Any]], listening: set[str], status: Status, words: str
 ) -> None:
     finding = kernel.endpoints(endpoints, listening)
@@ -64,7 +64,7 @@ def test_doctor_judges_the_endpoints(
         (errno.EACCES, FAIL, "Permission denied", "ausearch"),
     ],
 )
-def test_doctor_judges_the_mptcp_socket(error: int | None, status: Status, words: str, remedy: str) -> None:
+def test_finding_about_the_mptcp_socket(error: int | None, status: Status, words: str, remedy: str) -> None:
     finding = kernel.mptcp_socket(error, "6.1.0")
     assert finding.status is status
     assert words in finding.text
@@ -87,7 +87,7 @@ def test_doctor_judges_the_mptcp_socket(error: int | None, status: Status, words
         ({"net.mptcp.pm_type": "1", "net.mptcp.path_manager": "kernel"}, {}),
     ],
 )
-def test_doctor_judges_the_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
+def test_finding_about_the_mptcp_sysctls(values: Mapping[str, str], expected: Mapping[str, Status]) -> None:
     findings = list(kernel.mptcp_sysctls(values))
     assert len(findings) == 5
     assert all(map(is_complete, findings))
@@ -126,7 +126,7 @@ REFUSED = {**STATUS_OUTPUT, "reloads": {"last_refused": {"time": 1.0, "errors": 
         (CommandResult(1, ""), FAIL, "mptcp-throttler check fails with status 1"),
     ],
 )
-def test_doctor_judges_the_settings_of_the_throttler(answer: CommandResult | None, status: Status, words: str) -> None:
+def test_finding_about_the_settings_of_the_throttler(answer: CommandResult | None, status: Status, words: str) -> None:
     finding = throttler.settings(Path("/etc/t.yaml"), answer, (Path("/t.yaml.example"), Path("/p.yaml.example")))
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
@@ -154,7 +154,7 @@ def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
         (None, "", WARN, "it does not answer"),
     ],
 )
-def test_doctor_judges_the_throttler(output: dict[str, Any] | None, error: str, status: Status, words: str) -> None:
+def test_finding_about_the_throttler(output: dict[str, Any] | None, error: str, status: Status, words: str) -> None:
     finding = throttler.daemon(output, CommandResult(1, error))
     assert (finding.status, finding.text) == (status, words)
     assert is_complete(finding)
@@ -164,7 +164,7 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
 
 
 @pytest.mark.parametrize(
-    ("output", "text", "words"),
+    ("output", "more_settings", "words"),
     [
         # The throttler's settings are as shipped, but squid.conf has another port.
         (None, "", "/etc/squid.conf or an announced address has port 3129, but the throttler covers only 3128"),
@@ -186,11 +186,15 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
     ],
 )
 def test_port_that_the_throttler_does_not_watch_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: dict[str, Any] | None, text: str, words: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    output: dict[str, Any] | None,
+    more_settings: str,
+    words: str | None,
 ) -> None:
     """Defect: with another port in squid.conf nothing was capped, and the doctor reported no problem."""
     settings = tmp_path / "throttler.yaml"
-    settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
+    settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + more_settings)
     answers = [CommandResult(0, "")]
     monkeypatch.setattr(gather, "_throttler", lambda *_: (answers.pop(), ""))
     *_, finding = gather._throttler_findings(settings, output, CommandResult(0, ""), (3129,), "/etc/squid.conf")
@@ -204,10 +208,10 @@ def test_port_that_the_throttler_does_not_watch_is_reported(
         assert finding.remedy.endswith("systemctl restart mptcp-throttler")
 
 
-@pytest.mark.parametrize("status", [None, 1])
-def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int | None) -> None:
+@pytest.mark.parametrize("has_settings", [False, True])
+def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_settings: bool) -> None:
     settings = tmp_path / "throttler.yaml"
-    if status is not None:
+    if has_settings:
         settings.write_text(OTHER_PORTS)
     monkeypatch.setattr(gather, "_throttler", lambda *_: (CommandResult(1, "wrong"), ""))
     findings = list(gather._throttler_findings(settings, None, CommandResult(1, ""), (3128,), "/etc/squid.conf"))
@@ -216,7 +220,7 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("output", "loads", "release", "types", "status", "words"),
+    ("output", "has_libbpf", "release", "has_types", "status", "words"),
     [
         (None, True, "6.1.0-18-amd64", True, OK, "has type information"),
         (STATUS_OUTPUT, False, "4.19", False, OK, "run in the kernel"),
@@ -226,10 +230,10 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
         ({**STATUS_OUTPUT, "paced": False}, True, "6.1.0", True, WARN, "could not load"),
     ],
 )
-def test_doctor_judges_bpf(
-    output: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str
+def test_finding_about_bpf(
+    output: dict[str, Any] | None, has_libbpf: bool, release: str, has_types: bool, status: Status, words: str
 ) -> None:
-    finding = throttler.bpf(output, lambda _: loads, release, types)
+    finding = throttler.bpf(output, lambda _: has_libbpf, release, has_types)
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
 
@@ -244,7 +248,7 @@ def test_doctor_judges_bpf(
         ('Object "mptcp" is unknown, try "ip help".', WARN),
     ],
 )
-def test_doctor_judges_the_path_manager_limits(text: str, status: Status) -> None:
+def test_finding_about_the_path_manager_limits(text: str, status: Status) -> None:
     finding = kernel.path_manager_limits(text)
     assert finding.status is status
     assert is_complete(finding)
@@ -263,7 +267,7 @@ def test_doctor_judges_the_path_manager_limits(text: str, status: Status) -> Non
         ({"all": 0, "eth0": 0, "docker0": 1}, {"eth0", "eth1"}, []),
     ],
 )
-def test_doctor_judges_the_reverse_path_filter(
+def test_finding_about_the_reverse_path_filter(
     values: Mapping[str, int], interfaces: set[str], strict: list[str]
 ) -> None:
     finding = kernel.reverse_path_filter(values, frozenset(interfaces))
@@ -285,7 +289,7 @@ def test_doctor_judges_the_reverse_path_filter(
         ("reno", "reno", WARN, "modprobe tcp_bbr"),
     ],
 )
-def test_doctor_judges_the_congestion_control(current: str, available: str, status: Status, remedy: str) -> None:
+def test_finding_about_the_congestion_control(current: str, available: str, status: Status, remedy: str) -> None:
     names = ("net.ipv4.tcp_congestion_control", "net.ipv4.tcp_available_congestion_control")
     finding = kernel.congestion_control(dict(zip(names, (current, available), strict=True)))
     assert finding.status is status
@@ -310,7 +314,7 @@ def test_doctor_reports_missing_libraries() -> None:
 @pytest.mark.parametrize(
     ("version", "status"), [("5.7", OK), ("6.13", OK), ("7.0.1", OK), ("10.1", OK), ("4.13", WARN), ("3.5.28", WARN)]
 )
-def test_doctor_judges_the_version_of_squid(version: str, status: Status) -> None:
+def test_finding_about_the_version_of_squid(version: str, status: Status) -> None:
     found = describe("/usr/sbin/squid", f"Squid Cache: Version {version}\nService Name: squid\n")
     assert found.version == version
     assert host.squid(found).status is status
@@ -327,7 +331,7 @@ PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/sq
 
 
 @pytest.mark.parametrize(
-    ("profiles", "local", "status"),
+    ("profiles", "local_rules", "status"),
     [
         ("", "", OK),
         (PROFILES.format(mode="complain"), "", OK),
@@ -341,23 +345,23 @@ PROFILES = "/usr/sbin/dhclient (enforce)\n/usr/sbin/squid ({mode})\n/usr/sbin/sq
         ),
     ],
 )
-def test_doctor_judges_apparmor(profiles: str, local: str, status: Status) -> None:
-    finding = host.apparmor(profiles, local, "/opt/x.so", "mptcpproxy")
+def test_finding_about_apparmor(profiles: str, local_rules: str, status: Status) -> None:
+    finding = host.apparmor(profiles, local_rules, "/opt/x.so", "mptcpproxy")
     assert finding.status is status
     assert is_complete(finding)
     if status is FAIL:
-        assert ("/opt/x.so" in finding.remedy) == ("/opt/x.so" not in local)
+        assert ("/opt/x.so" in finding.remedy) == ("/opt/x.so" not in local_rules)
         assert "/opt/squid_turns.so mr," in finding.remedy
         assert "apparmor_parser -r" in finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("hard", "file_nr", "status"),
+    ("hard_limit", "file_nr", "status"),
     [(65536, "1000\t0\t9000000\n", OK), (-1, "1000 0 9000000", OK), (1024, "1000 0 9000000", WARN),
      (65536, "99000 0 100000", WARN), (65536, "", OK)],
 )  # fmt: skip
-def test_doctor_judges_the_descriptor_limit(hard: int, file_nr: str, status: Status) -> None:
-    finding = host.descriptors(hard, file_nr)
+def test_finding_about_the_descriptor_limit(hard_limit: int, file_nr: str, status: Status) -> None:
+    finding = host.descriptors(hard_limit, file_nr)
     assert finding.status is status
     assert is_complete(finding)
 
@@ -372,7 +376,7 @@ def test_doctor_judges_the_descriptor_limit(hard: int, file_nr: str, status: Sta
     ],
 )
 @pytest.mark.parametrize("role", Role)
-def test_doctor_judges_the_congestion_control_of_mptcp(
+def test_finding_about_the_congestion_control_of_mptcp(
     available: str, modules: str, status: Status, text: str, role: Role
 ) -> None:
     values = {"net.ipv4.tcp_available_congestion_control": available}

@@ -18,7 +18,7 @@ RMEM = "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 2097152'"
 
 
 @pytest.mark.parametrize(
-    ("connections", "workers", "largest", "memory", "words", "remedies"),
+    ("connections", "workers", "largest_buffer", "memory", "words", "remedies"),
     [
         (1000, 2, 33554432, 24 * GB, "67.1 GB: 1000 connections with each of 2 workers, 33.6 MB each", (RMEM,)),
         (1000, 1, 6291456, 24 * GB, "6.29 GB: 1000 connections with the worker", (RMEM,)),
@@ -29,9 +29,11 @@ RMEM = "sysctl -w 'net.ipv4.tcp_rmem=4096 131072 2097152'"
     ],
 )
 def test_memory_of_one_client_is_compared_with_the_hosts(
-    connections: int, workers: int, largest: int, memory: int, words: str, remedies: tuple[str, ...]
+    connections: int, workers: int, largest_buffer: int, memory: int, words: str, remedies: tuple[str, ...]
 ) -> None:
-    finding = bounds.unread_uploads(connections, workers, (4096, 131072, largest), memory, memory, "/etc/squid.conf")
+    finding = bounds.unread_uploads(
+        connections, workers, (4096, 131072, largest_buffer), memory, memory, "/etc/squid.conf"
+    )
     assert finding.status is (WARN if remedies else OK)
     assert words in finding.text
     assert is_complete(finding)
@@ -65,12 +67,12 @@ def test_memory_of_one_client_is_compared_with_tcp_mem() -> None:
     ],
 )
 def test_connections_of_one_client_are_read_from_squid_conf(text: str, number: int) -> None:
-    lines = [PhysicalLine("squid.conf", at, line) for at, line in enumerate(text.splitlines(), 1)]
+    lines = [PhysicalLine("squid.conf", n, line) for n, line in enumerate(text.splitlines(), 1)]
     assert bounds.connections_of_one_client(list(statements(lines, "mptcpproxy"))) == number
 
 
 def test_unbounded_new_connections_are_a_warning() -> None:
-    """Defect: the doctor reported "ok"."""
+    """Defect: the doctor reported "ok" although no limit was loaded."""
     loaded, not_loaded, unknown = (
         bounds.new_connections(listed, Path("/x y/limit.nft")) for listed in ("table inet x {\n}\n", "", None)
     )

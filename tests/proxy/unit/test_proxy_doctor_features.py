@@ -53,7 +53,7 @@ def test_doctor_reports_the_features_of_the_libraries(
 def test_doctor_reports_the_counters_of_the_libraries() -> None:
     environment = {"MPTCP_TURNS": "fair", "MPTCP_WITHOUT": "zero-read"}
     finding = features.library_features(
-        environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)}
+        environment, BOTH, Role.PROXY, {name: count for count, name in enumerate(COUNTERS, 1)}
     )
     assert "; off: zero-read; 1 turns, 2 turns cut, 3 writes joined, " in finding.text
     assert finding.text.endswith(", 8 clients that waited for a descriptor")
@@ -67,7 +67,7 @@ def test_doctor_accepts_available_kernel_features() -> None:
 
 
 @pytest.mark.parametrize(
-    ("feature", "line", "option", "module"),
+    ("feature", "check", "option", "module"),
     [
         ("htb", "tc HTB", "CONFIG_NET_SCH_HTB", "sch_htb"),
         ("pfifo", "tc pfifo", "CONFIG_NET_SCH_FIFO", "sch_fifo"),
@@ -78,12 +78,14 @@ def test_doctor_accepts_available_kernel_features() -> None:
         ("socket diagnostics", "socket diagnostics", "CONFIG_INET_DIAG", "-a inet_diag"),
     ],
 )
-def test_missing_kernel_feature_is_named(feature: str, line: str, option: str, module: str) -> None:
+def test_missing_kernel_feature_is_named(feature: str, check: str, option: str, module: str) -> None:
     """Defect: IFB, socket diagnostics and packet sockets had no finding."""
     results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
     findings = {finding.check: finding for finding in features.throttler_features(results)}
-    found = findings.pop(line)
-    assert found.status is (WARN if feature in UPLOADS else FAIL), "a policy may have no rule for uploads"
+    found = findings.pop(check)
+    assert found.status is (WARN if feature in UPLOADS else FAIL), (
+        "wrong status: only policies with rules for uploads need UPLOADS"
+    )
     assert f"(No such device); it needs the kernel option {option}" in found.text
     assert f"modprobe {module}" in found.remedy
     assert is_complete(found)
@@ -115,7 +117,7 @@ def test_one_netfilter_backend_is_enough(results: features.Results, statuses: li
         ({"shim": "stayed plain TCP", "mptcp": None}, "", FAIL, "stayed plain TCP"),
     ],
 )
-def test_doctor_judges_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
+def test_finding_about_the_preload_library(results: features.Results, error: str, status: Status, words: str) -> None:
     finding = features.shim(results, "/x.so", error)
     assert finding.status is status
     assert words in finding.text
@@ -147,21 +149,21 @@ def test_failed_trial_shows_its_reason(
     assert "Command" not in refusal
 
 
-def test_probe_returns_reasons() -> None:
-    def absent() -> None:
+def test_reason_of_each_failed_attempt_is_returned() -> None:
+    def raise_not_found() -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file", "iptables-legacy")
 
-    def refused() -> None:
+    def raise_not_supported() -> None:
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
-    results = attempt({"good": lambda: None, "absent": absent, "refused": refused})
+    results = attempt({"good": lambda: None, "absent": raise_not_found, "refused": raise_not_supported})
     assert results["good"] is None
     assert results["absent"] == "iptables-legacy is not installed"
     assert "Operation not supported" in str(results["refused"])
 
 
 @pytest.mark.parametrize(
-    ("loaded", "nftables", "tested"),
+    ("loaded", "nftables", "expected_trials"),
     [
         (True, None, [{"iptables", "nftables"}]),
         (False, None, [{"nftables"}]),
@@ -169,7 +171,7 @@ def test_probe_returns_reasons() -> None:
     ],
 )
 def test_iptables_is_not_tested_if_nftables_works(
-    loaded: bool, nftables: str | None, tested: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loaded: bool, nftables: str | None, expected_trials: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the doctor loaded iptables modules, so that the daemon chose iptables at its next start."""
     trials: list[set[str]] = []
@@ -183,5 +185,5 @@ def test_iptables_is_not_tested_if_nftables_works(
     monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
     assert backends_without_modules() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
-    assert trials == tested
+    assert trials == expected_trials
     assert (results["nftables"], refusal) == (nftables, "")

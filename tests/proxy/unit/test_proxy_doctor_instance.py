@@ -29,7 +29,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfigura
 
 
 @pytest.mark.parametrize(
-    ("texts", "own", "root", "expected"),
+    ("texts", "own_pids", "is_root", "expected"),
     [
         (["http_port 3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it over Multipath TCP")]),
@@ -44,8 +44,8 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> CheckedConfigura
         (["http_port 80", "http_port 81"], frozenset(), True, [(OK, "free"), (OK, "free")]),
     ],
 )  # fmt: skip
-def test_doctor_judges_each_port(
-    texts: list[str], own: frozenset[int], root: bool, expected: list[tuple[Status, str]]
+def test_finding_about_each_port(
+    texts: list[str], own_pids: frozenset[int], is_root: bool, expected: list[tuple[Status, str]]
 ) -> None:
     sockets = [
         ListeningSocket("*", 3128, "squid", (7,), mptcp=True),
@@ -53,7 +53,7 @@ def test_doctor_judges_each_port(
         ListeningSocket("127.0.0.1", 8080, "", ()),
         ListeningSocket("[::1]", 9090, "x", (9,)),
     ]
-    findings = list(host.ports(checked(*texts), sockets, own, root))
+    findings = list(host.ports(checked(*texts), sockets, own_pids, is_root))
     assert [(finding.status, finding.text) for finding in findings] == expected
     assert all(map(is_complete, findings))
 
@@ -70,7 +70,7 @@ def test_doctor_judges_each_port(
         (None, True, UNSEEN),
     ],
 )
-def test_doctor_judges_the_transparent_rules(rules: str | None, delivers_locally: bool, status: Status) -> None:
+def test_finding_about_the_transparent_rules(rules: str | None, delivers_locally: bool, status: Status) -> None:
     (finding,) = host.transparent(checked("http_port 3128", "http_port 80 tproxy"), rules, delivers_locally)
     assert finding.status is status
     assert is_complete(finding)
@@ -93,7 +93,7 @@ def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> 
 
 def test_doctor_reports_the_status_of_the_running_service() -> None:
     assert list(host.service(None, Role.PROXY)) == []
-    serving = Outcome(1, 1, 0, serving="serving: port 3128 over Multipath TCP")
+    serving = Outcome(pid=1, started=1, count=0, serving="serving: port 3128 over Multipath TCP")
     (finding,) = host.service(serving, Role.PROXY)
     assert (finding.status, finding.text) == (OK, "serving: port 3128 over Multipath TCP")
     (finding,) = host.service(replace(serving, problems=("the disk is full", "x")), Role.RELAY)
@@ -102,7 +102,7 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
     assert is_complete(finding)
 
 
-def test_doctor_judges_free_space() -> None:
+def test_finding_about_free_space() -> None:
     enough, no_space = (
         host.free_space(Path("/run/n"), is_full, "reloads are refused", "df /run/n") for is_full in (False, True)
     )
@@ -111,7 +111,7 @@ def test_doctor_judges_free_space() -> None:
     assert is_complete(no_space)
 
 
-def test_doctor_judges_the_configuration() -> None:
+def test_finding_about_the_configuration() -> None:
     error = Problem("via maybe: no", "squid.conf", 3)
     warning = Problem("strange", "squid.conf", 4, warning=True)
     assert host.configuration(checked("via on", problems=(warning,)), "squid.conf", Role.PROXY).status is OK
@@ -152,14 +152,24 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
     ("outcome", "unknown", "status", "words"),
     [
         (None, "", OK, "no relay with the name home runs"),
-        (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
-        (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
-        (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
-        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="no process listens"), "", WARN, ", but no process listens"),
+        (Outcome(pid=1, started=1, count=0), "", OK, "the relay has not reloaded since its start"),
+        (Outcome(pid=1, started=1, count=3, time=1795000000.5), "", OK, "accepted at 20"),
+        (
+            Outcome(pid=1, started=1, count=3, refused="relay.conf:3: wrong", time=1795000000.5),
+            "",
+            WARN,
+            ": relay.conf:3: wrong",
+        ),
+        (
+            Outcome(pid=1, started=1, count=3, time=1795000000.5, unconfirmed="no process listens"),
+            "",
+            WARN,
+            ", but no process listens",
+        ),
         (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "unknown without root"),
     ],
 )
-def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
+def test_finding_about_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:
     finding = host.last_reload(outcome, unknown, "relay.conf", "home", Role.RELAY)
     assert finding.status is status
     assert words in finding.text

@@ -25,7 +25,7 @@ ALLOW, DENY = "http_access allow clients", "http_access deny all"
 
 
 def findings_for(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
-    configuration = statements([PhysicalLine("squid.conf", at, line) for at, line in enumerate(lines, 1)], "mptcpproxy")
+    configuration = statements([PhysicalLine("squid.conf", n, line) for n, line in enumerate(lines, 1)], "mptcpproxy")
     findings = list(refused_paths(policy, list(configuration), "squid.conf"))
     assert all(map(is_complete, findings))
     return [(each.status, f"{each.text} {each.remedy}") for each in findings]
@@ -38,9 +38,9 @@ def test_path_clients_that_the_shipped_rules_deny_are_reported() -> None:
     assert "100.64.0.0/10 (path lte), 2001:db8:1::/48 (path lte)" in text
     assert "acl clients src 100.64.0.0/10 2001:db8:1::/48;" in text
     # The advised lines solve the problem.
-    more = "acl clients src 100.64.0.0/10 2001:db8:1::/48"
+    advised_line = "acl clients src 100.64.0.0/10 2001:db8:1::/48"
     ((status, _),) = findings_for(
-        *SHIPPED.read_text().replace("acl clients src fc00", f"{more}\nacl clients src fc00").splitlines()
+        *SHIPPED.read_text().replace("acl clients src fc00", f"{advised_line}\nacl clients src fc00").splitlines()
     )
     assert status is Status.OK
 

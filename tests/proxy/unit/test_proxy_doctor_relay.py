@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def assert_finding(finding: Finding, status: Status, *words: str) -> None:
 def test_parents_that_squid_considers_dead_are_reported(
     states: dict[str, bool], error: str, status: Status, words: str
 ) -> None:
-    assert_finding(relay.parent_states(states, error, "write it"), status, words)
+    assert_finding(relay.parent_states(states, error, advice="write it"), status, words)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "status", "words"),
+    ("uplink_routes", "status", "words"),
     [
         ([(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "wlan0")], OK, ["leave through that uplink"]),
         (
@@ -150,9 +151,9 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
     ],
 )
 def test_finding_about_the_routes_of_the_uplinks(
-    found: list[tuple[Uplink, str, str]], status: Status, words: list[str]
+    uplink_routes: list[tuple[Uplink, str, str]], status: Status, words: list[str]
 ) -> None:
-    assert_finding(relay.routes(found, {101}), status, *words)
+    assert_finding(relay.routes(uplink_routes, {101}), status, *words)
 
 
 def test_outgoing_addresses_of_squid_are_read() -> None:
@@ -237,7 +238,7 @@ def test_doctor_reports_a_relay_without_parents() -> None:
 
 
 def test_findings_use_the_words_of_the_role() -> None:
-    assert "parents" in kernel.mptcp_socket(92, "6.1", Role.RELAY).why
-    assert "clients" in kernel.mptcp_socket(92, "6.1").why
+    assert "parents" in kernel.mptcp_socket(errno.ENOPROTOOPT, "6.1", Role.RELAY).why
+    assert "clients" in kernel.mptcp_socket(errno.ENOPROTOOPT, "6.1").why
     assert "connection to a parent" in features.shim({"shim": None}, "/x.so", "", Role.RELAY).text
     assert "listener" in features.shim({"shim": None}, "/x.so", "").text

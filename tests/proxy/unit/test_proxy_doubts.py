@@ -3,20 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from in_squid_conf import parse
 
 from mptcp_proxy.configuration.doubts import doubts
-from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
 
-
-def parse(*texts: str) -> Sequence[Statement]:
-    return list(statements([PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)], "n"))
-
-
-LONG = "n" * 62
+LONGEST_NAME = "n" * 62
 DOUBTFUL = [
     ["acl c src 10.0.0.0/0.255.255.255"],
     ["acl c src 10.0.0.0/255.0.255.0"],
@@ -28,12 +22,13 @@ DOUBTFUL = [
     ["acl c src 10.1.0.0-10.0.0.0"],
     ["acl c src fd00::/8/8"],
     ['acl c src "/nonexistent/clients" 10.0.0.0/8'],
-    # These names differ between processes, or Squid changes them, because it uses only 62 bytes.
+    # These words differ between processes, or exceed the 62 bytes that Squid uses of a name.
     ["acl a${process_number} src all"],
     ["http_access allow a${process_number}"],
     ['acl a src "/etc/clients-${process_name}"'],
     ["${process_name}_access allow all"],
-    [f"acl {LONG}x src all"],
+    [f"acl {LONGEST_NAME}x src all"],
+    # Squid does not separate words at these blanks and invisible characters.
     ["acl a\u00a0b src all"],
     ["http_access\u00a0allow all"],
     ["http_access\vallow all"],
@@ -66,9 +61,9 @@ def test_clear_value_is_not_reported(texts: list[str]) -> None:
 
 
 def test_doubtful_value_in_a_file_is_reported_with_its_line_there(tmp_path: Path) -> None:
-    names = tmp_path / "clients"
-    names.write_text("# ours\n10.0.0.0/8 Berlin, ground floor\n172.16.0.0/0.15.255.255\n10.1.0.0/16 10.2.0.0/16\n")
-    problems = list(doubts(parse(f'acl c src "{names}"')))
-    assert [(problem.file, problem.line) for problem in problems] == [(str(names), 3), (str(names), 4)]
-    names.write_text("10.0.0.0/8x\n" * 1000)
-    assert len(list(doubts(parse(f'acl c src "{names}"')))) == 5
+    list_file = tmp_path / "clients"
+    list_file.write_text("# ours\n10.0.0.0/8 Berlin, ground floor\n172.16.0.0/0.15.255.255\n10.1.0.0/16 10.2.0.0/16\n")
+    problems = list(doubts(parse(f'acl c src "{list_file}"')))
+    assert [(problem.file, problem.line) for problem in problems] == [(str(list_file), 3), (str(list_file), 4)]
+    list_file.write_text("10.0.0.0/8x\n" * 1000)
+    assert len(list(doubts(parse(f'acl c src "{list_file}"')))) == 5

@@ -16,7 +16,7 @@ _V4 = st.integers(0, (1 << 32) - 1)
 
 
 def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
-    """Return an address of each scheme that contains *v4*, with the number of the scheme."""
+    """Return addresses that contain *v4*, one for each scheme, with the scheme's index in EMBEDDINGS."""
     local = int(IPv6Address("64:ff9b:1::"))
     return [
         (0, IPv6Address(0x2002 << 112 | v4 << 80)),
@@ -35,8 +35,8 @@ def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
 
 @given(_V4)
 def test_address_that_was_embedded_is_extracted(v4: int) -> None:
-    for number, embedded in _all_forms(v4):
-        assert embedded_ipv4(Addresses.from_prefixes(str(embedded)), EMBEDDINGS[number]) == Addresses.from_prefixes(
+    for index, embedded in _all_forms(v4):
+        assert embedded_ipv4(Addresses.from_prefixes(str(embedded)), EMBEDDINGS[index]) == Addresses.from_prefixes(
             str(IPv4Address(v4))
         ), embedded
 
@@ -44,9 +44,9 @@ def test_address_that_was_embedded_is_extracted(v4: int) -> None:
 @given(_V4, _V4)
 def test_range_of_addresses_is_extracted(first_v4: int, second_v4: int) -> None:
     low, high = sorted((first_v4, second_v4))
-    for (number, first), (_, last) in zip(_all_forms(low), _all_forms(high), strict=True):
+    for (index, first), (_, last) in zip(_all_forms(low), _all_forms(high), strict=True):
         ends = sorted((first, last))
-        found = embedded_ipv4(Addresses.between(*ends), EMBEDDINGS[number])
+        found = embedded_ipv4(Addresses.between(*ends), EMBEDDINGS[index])
         assert found == Addresses.between(IPv4Address(low), IPv4Address(high)), ends
 
 
@@ -55,7 +55,7 @@ def test_whole_prefix_contains_all_of_ipv4(embedding: Embedding) -> None:
     assert embedded_ipv4(embedding.prefix, embedding) == IPV4.all
 
 
-def test_range_across_two_prefixes_has_the_end_and_the_start() -> None:
+def test_range_across_two_prefixes_contains_the_end_and_the_start_of_ipv4() -> None:
     v4 = "128.0.0.0/1", "0.0.0.0/2"
     first, last = IPv6Address("64:ff9b:1:1::8000:0"), IPv6Address("64:ff9b:1:1:0:1:3fff:ffff")
     assert embedded_ipv4(Addresses.between(first, last), EMBEDDINGS[6]) == Addresses.from_prefixes(*v4)

@@ -3,18 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from in_squid_conf import parse
 
 from mptcp_proxy.configuration.exposure import exposure_problems
-from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
-
-
-def parse(*texts: str) -> Sequence[Statement]:
-    return list(statements([PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)], "n"))
-
 
 SHIPPED = ["acl clients src 10.0.0.0/8", "http_access allow localhost manager", "http_access deny manager"]
 TO_LOOPBACK = ["acl lo dst 127.0.0.0/8 ::1/128", "http_access deny lo"]
@@ -31,7 +25,7 @@ TO_NAT64 = [
     "acl nat64 dst 64:ff9b::6464:64c8 64:ff9b::6460:60 64:ff9b::6450:5050",
     "http_access deny nat64",
 ]
-PARTS = {
+PROTECTIONS = {
     "loopback": TO_LOOPBACK,
     "link-local": TO_LINK_LOCAL,
     "168.63.129.16": TO_METADATA,
@@ -39,6 +33,7 @@ PARTS = {
     "own addresses": TO_OWN,
     "CONNECT": TUNNELS,
 }
+PROTECTED = [line for part in PROTECTIONS.values() for line in part]
 ALLOW_CLIENTS = ["http_access allow clients", "http_access deny all"]
 
 
@@ -49,36 +44,35 @@ def exposure_texts(*texts: str) -> list[str]:
 
 
 def test_configuration_with_all_protections_has_no_warning() -> None:
-    assert exposure_texts(*SHIPPED, *(line for part in PARTS.values() for line in part), *ALLOW_CLIENTS) == []
+    assert exposure_texts(*SHIPPED, *PROTECTED, *ALLOW_CLIENTS) == []
     assert exposure_texts("http_access allow localhost", "http_access deny all") == []
     squids_lists = ["http_access deny to_localhost", "http_access deny to_linklocal"]
     assert exposure_texts(*SHIPPED, *squids_lists, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS) == []
 
 
-@pytest.mark.parametrize("missing", PARTS)
+@pytest.mark.parametrize("missing", PROTECTIONS)
 def test_each_missing_protection_is_a_warning(missing: str) -> None:
-    others = [line for name, part in PARTS.items() if name != missing for line in part]
+    others = [line for name, part in PROTECTIONS.items() if name != missing for line in part]
     (text,) = exposure_texts(*SHIPPED, *others, *ALLOW_CLIENTS)
     assert missing in text
     # A deny rule after the rule that allows clients has no effect.
-    (text,) = exposure_texts(*SHIPPED, *others, *ALLOW_CLIENTS, *PARTS[missing])
+    (text,) = exposure_texts(*SHIPPED, *others, *ALLOW_CLIENTS, *PROTECTIONS[missing])
     assert missing in text
     # A rule that applies only in some processes has no effect either.
-    conditional = ["if ${process_number} = 1", *PARTS[missing], "endif"]
+    conditional = ["if ${process_number} = 1", *PROTECTIONS[missing], "endif"]
     (text,) = exposure_texts(*SHIPPED, *others, *conditional, *ALLOW_CLIENTS)
     assert missing in text
-    assert not any(other in text for other in PARTS if other != missing)
+    assert not any(other in text for other in PROTECTIONS if other != missing)
 
 
 TO_A_PEER = ["acl page dstdomain page.internal", "http_access allow page clients"]
 
 
 def test_requests_that_only_a_peer_serves_expose_no_service() -> None:
-    protected = [line for part in PARTS.values() for line in part]
-    configuration = [*SHIPPED, *TO_A_PEER, *protected, *ALLOW_CLIENTS]
+    configuration = [*SHIPPED, *TO_A_PEER, *PROTECTED, *ALLOW_CLIENTS]
     assert exposure_texts(*configuration, "never_direct allow page") == []
     assert exposure_texts(*configuration, "never_direct allow PAGE") == []
-    for more in (
+    for more_rules in (
         [],
         ["never_direct allow other"],
         ["never_direct allow page other"],  # some of these requests go directly
@@ -86,8 +80,8 @@ def test_requests_that_only_a_peer_serves_expose_no_service() -> None:
         ["never_direct allow page", "always_direct allow clients"],
         ["if ${process_number} = 1", "never_direct allow page", "endif"],
     ):
-        (text,) = exposure_texts(*configuration, *more)
-        assert "loopback" in text, more
+        (text,) = exposure_texts(*configuration, *more_rules)
+        assert "loopback" in text, more_rules
 
 
 CONF = Path(__file__).parents[3] / "conf"
@@ -98,27 +92,28 @@ def shipped(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["squid.conf", "relay-squid.conf"])
-@pytest.mark.parametrize("missing", ["to_metadata", "to_embedded"])
-def test_shipped_rules_need_each_metadata_address(name: str, missing: str) -> None:
+@pytest.mark.parametrize("acl", ["to_metadata", "to_embedded"])
+def test_shipped_rules_need_each_metadata_address(name: str, acl: str) -> None:
     """Defect: the lists lacked Azure's and Oracle's addresses, so any client could reach them through the proxy."""
     lines = shipped(name)
 
     def texts_for(lines: list[str]) -> list[str]:
-        own = "/run/${service_name}/own-addresses".replace("${service_name}", "n")
+        own = "/run/n/own-addresses"
         found = exposure_problems(parse(*lines), own, connects=name == "squid.conf")
         return [problem.text for problem in found]
 
     assert texts_for(lines) == []
     tested = 0
     for number, line in enumerate(lines):
-        for address in line.split() if line.startswith(f"acl {missing} dst ") else ():
-            # Test only single addresses. The lists deny NAT64's prefixes as a whole, or in another list.
+        for address in line.split() if line.startswith(f"acl {acl} dst ") else ():
+            # Test only single addresses, which begin with 1, 6 or f. The lists deny NAT64's prefixes as a whole, or in
+            # another list.
             if address[0] in "16f" and address not in ("64:ff9b::/104", "64:ff9b:1::/48"):
-                without = line.replace(f" {address}", " 192.0.2.1")
-                (text,) = texts_for([*lines[:number], without, *lines[number + 1 :]])
-                assert ("behind NAT64" if missing == "to_embedded" else "168.63.129.16") in text, address
+                changed_line = line.replace(f" {address}", " 192.0.2.1")
+                (text,) = texts_for([*lines[:number], changed_line, *lines[number + 1 :]])
+                assert ("behind NAT64" if acl == "to_embedded" else "168.63.129.16") in text, address
                 tested += 1
-    assert tested == {"to_metadata": 11, "to_embedded": 7}[missing]
+    assert tested == {"to_metadata": 11, "to_embedded": 7}[acl]
 
 
 def test_denying_half_of_the_loopback_addresses_is_a_warning() -> None:
@@ -127,9 +122,6 @@ def test_denying_half_of_the_loopback_addresses_is_a_warning() -> None:
         *SHIPPED, *half, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS
     )
     assert "loopback" in text
-
-
-PROTECTED = [line for part in PARTS.values() for line in part]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +160,7 @@ def test_each_kind_of_rule_that_denies_tunnels_is_accepted(rules: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    ("rules", "first"),
+    ("rules", "allowing_rule"),
     [
         (["http_access allow manager clients", "http_access deny manager"], "http_access allow manager clients"),
         (["http_access allow localhost manager"], "http_access allow clients"),
@@ -176,9 +168,9 @@ def test_each_kind_of_rule_that_denies_tunnels_is_accepted(rules: list[str]) -> 
         (["acl pages any-of manager", "http_access allow pages clients"], "http_access allow pages clients"),
     ],
 )
-def test_rule_that_opens_the_status_pages_to_clients_is_a_warning(rules: list[str], first: str) -> None:
+def test_rule_that_opens_the_status_pages_to_clients_is_a_warning(rules: list[str], allowing_rule: str) -> None:
     (text,) = exposure_texts("acl clients src 10.0.0.0/8", *rules, *PROTECTED, *ALLOW_CLIENTS)
-    assert text.startswith(f"{first}: no rule before this one denies Squid's own status pages (manager)")
+    assert text.startswith(f"{allowing_rule}: no rule before this one denies Squid's own status pages (manager)")
 
 
 def test_rule_for_the_status_pages_opens_no_other_service() -> None:
@@ -218,12 +210,13 @@ def test_nested_lists_are_evaluated_once_each() -> None:
     assert exposure_texts(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *ALLOW_CLIENTS) == []
 
 
-COMPLETE = [*SHIPPED, *PROTECTED, "http_access allow localhost", *ALLOW_CLIENTS]
+ALLOW_LOCAL = ["http_access allow localhost", *ALLOW_CLIENTS]
+COMPLETE = [*SHIPPED, *PROTECTED, *ALLOW_LOCAL]
 PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
 
 
 @pytest.mark.parametrize(
-    ("before", "rule"),
+    ("earlier_lines", "rule"),
     [
         ([], "follow_x_forwarded_for allow clients"),
         (["acl cache src 10.0.0.7"], "follow_x_forwarded_for allow cache"),
@@ -236,16 +229,19 @@ PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
         ([PROXY_PROTOCOL_PORT, "acl_uses_indirect_client off"], "proxy_protocol_access allow clients"),
     ],
 )
-def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], rule: str) -> None:
+def test_client_that_may_claim_a_local_address_is_a_warning(earlier_lines: list[str], rule: str) -> None:
     """Defect: a client that sent 127.0.0.1 in a header could read the status pages, and the check gave no warning."""
-    trusting = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
+    trusting = [*earlier_lines, rule, *(["endif"] if earlier_lines and earlier_lines[0].startswith("if ") else [])]
     (text,) = exposure_texts(*COMPLETE, *trusting)
     assert text == (
         "http_access allow localhost manager: no rule before this one denies Squid's own status pages (manager):"
         f" clients reach services that are not meant for them; other hosts can claim this host's address"
         f" ({rule})"
     )
-    assert exposure_texts("acl clients src 10.0.0.0/8", "http_access deny manager", *COMPLETE[3:], *trusting) == []
+    assert (
+        exposure_texts("acl clients src 10.0.0.0/8", "http_access deny manager", *PROTECTED, *ALLOW_LOCAL, *trusting)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,14 +262,14 @@ def test_client_whose_claim_is_not_trusted_gives_no_warning(trusting: list[str])
 
 
 def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
-    first = ["acl clients src 10.0.0.0/8", "http_access deny manager", "http_access allow localhost"]
-    (text,) = exposure_texts(*first, *PROTECTED, *ALLOW_CLIENTS, "follow_x_forwarded_for allow clients")
+    first_rules = ["acl clients src 10.0.0.0/8", "http_access deny manager", "http_access allow localhost"]
+    (text,) = exposure_texts(*first_rules, *PROTECTED, *ALLOW_CLIENTS, "follow_x_forwarded_for allow clients")
     assert text.startswith("http_access allow localhost: no rule before this one denies loopback addresses, link-local")
-    assert exposure_texts(*first, *PROTECTED, *ALLOW_CLIENTS) == []
+    assert exposure_texts(*first_rules, *PROTECTED, *ALLOW_CLIENTS) == []
 
 
 @pytest.mark.parametrize(
-    "known",
+    "client_list",
     [
         ["acl known proxy_auth REQUIRED"],
         ["acl known arp 00:11:22:33:44:55"],
@@ -281,7 +277,9 @@ def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
         ["acl known srcdomain .office.example.com"],
     ],
 )
-def test_list_with_other_clients_is_not_only_for_this_host(known: list[str]) -> None:
+def test_list_with_other_clients_is_not_only_for_this_host(client_list: list[str]) -> None:
     """Defect: the check treated such a list as a list of only this host, and did not report the exposed services."""
-    (text,) = exposure_texts(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
+    (text,) = exposure_texts(
+        *client_list, "acl us any-of localhost known", "http_access allow us", "http_access deny all"
+    )
     assert text.startswith("http_access allow us: no rule before this one denies loopback addresses")

@@ -12,15 +12,15 @@ from mptcp_proxy.configuration.access import open_proxy_problems
 
 OWN_NETWORK_AND_HELPER = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
 OPEN = [
-    # A client can claim an address. The rules then allow it because of this address's AS number or name, or because of
-    # a helper.
+    # A client can claim any address. The rules allow the client because of the claimed address's AS number or name, or
+    # because a helper accepts the address.
     *(
-        [*trusting, *known, "http_access allow ok", "http_access deny all"]
+        [*trusting, *acl_lines, "http_access allow ok", "http_access deny all"]
         for trusting in (
             ["follow_x_forwarded_for allow all"],
             ["http_port 3128 require-proxy-header", "proxy_protocol_access allow all"],
         )
-        for known in (
+        for acl_lines in (
             ["acl ok src_as 64496"],
             ["acl ok srcdomain .office.example.com"],
             ["external_acl_type who %DST %SRC /bin/helper", "acl ok external who"],
@@ -287,8 +287,8 @@ CLOSED = [
     # No helper supplies a user name, so this rule matches no client.
     ["acl named ext_user REQUIRED", "http_access allow named", "http_access deny all"],
     *(
-        [*settings, "follow_x_forwarded_for allow all", *known, "http_access allow ok", "http_access deny all"]
-        for settings, known in (
+        [*settings, "follow_x_forwarded_for allow all", *acl_lines, "http_access allow ok", "http_access deny all"]
+        for settings, acl_lines in (
             (["acl_uses_indirect_client off"], ["acl ok src_as 64496"]),
             (["acl_uses_indirect_client off"], ["acl ok srcdomain .office.example.com"]),
             (["log_uses_indirect_client off"], ["external_acl_type who %SRC /bin/helper", "acl ok external who"]),

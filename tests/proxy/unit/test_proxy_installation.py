@@ -58,9 +58,9 @@ def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeyp
     )
     assert places.listen_ports.read_text() == "3128,3129\n"
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path.glob("*/*"))}
-    others = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
+    other_modes = {"listen-ports": 0o644, "own-addresses": 0o644, "check-page-missing.html": 0o644, "lists": 0o755}
     assert modes.pop("error-pages") == 0o755
-    assert modes == {"squid.conf": 0o640, **others}
+    assert modes == {"squid.conf": 0o640, **other_modes}
     # Squid reads the file as a template, in which "%" begins a code.
     assert "%" not in places.check_page_missing.read_text()
     pages = list(places.error_pages.iterdir())
@@ -74,15 +74,16 @@ def test_error_pages_of_squid_are_installed_with_the_projects_pages(tmp_path: Pa
     """Squid reports each missing page. The project's pages link to the check page if it exists."""
     for name in ("ERR_DNS_FAIL", "ERR_NEW"):
         (tmp_path / name).write_text("Squid's own")
-    plain = dict(error_pages(with_check_page=False, squid_templates=tmp_path / "none"))
-    found = dict(error_pages(with_check_page=True, squid_templates=tmp_path))
-    assert found.keys() - plain.keys() == {"ERR_NEW"}
-    assert found["ERR_NEW"] == b"Squid's own"
+    without_check_page = dict(error_pages(with_check_page=False, squid_templates=tmp_path / "none"))
+    with_check_page = dict(error_pages(with_check_page=True, squid_templates=tmp_path))
+    assert with_check_page.keys() - without_check_page.keys() == {"ERR_NEW"}
+    assert with_check_page["ERR_NEW"] == b"Squid's own"
     assert all(
-        (CHECK_PAGE.encode() in found[name], CHECK_PAGE.encode() in plain[name]) == (True, False) for name in plain
+        (CHECK_PAGE.encode() in with_check_page[name], CHECK_PAGE.encode() in without_check_page[name]) == (True, False)
+        for name in without_check_page
     )
     # "%" begins a code in these templates, and an unknown code ends the page.
-    assert {code for page in plain.values() for code in re.findall(rb"%.", page)} == {b"%H", b"%c", b"%T"}
+    assert {code for page in without_check_page.values() for code in re.findall(rb"%.", page)} == {b"%H", b"%c", b"%T"}
 
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
@@ -117,8 +118,8 @@ def test_any_file_with_a_name_of_shared_memory_is_removed(tmp_path: Path, monkey
         monkeypatch.setattr(installation, name, tmp_path)
     (tmp_path / "n-cf__metadata.shm").touch()
     (tmp_path / "n-directory.shm" / "more").mkdir(parents=True)
-    others = tmp_path / "n2-cf__metadata.shm"
-    others.touch()
-    (tmp_path / "n-link.ipc").symlink_to(others)
+    file_of_n2 = tmp_path / "n2-cf__metadata.shm"
+    file_of_n2.touch()
+    (tmp_path / "n-link.ipc").symlink_to(file_of_n2)
     installation.remove_shared_files(Places("n"))
-    assert list(tmp_path.iterdir()) == [others]
+    assert list(tmp_path.iterdir()) == [file_of_n2]

@@ -15,7 +15,7 @@ BOTH = frozenset({HOME, GUEST})
 
 
 def test_squid_gets_a_flapping_address_once() -> None:
-    lingering = Lingering[Network](10.0)
+    lingering = Lingering[Network](seconds=10.0)
     lists = [lingering.update({HOME}, 0.0)[0]]
     for second in range(1, 600):
         listed, _ = lingering.update({HOME, GUEST} if second % 2 else {HOME}, float(second))
@@ -25,7 +25,8 @@ def test_squid_gets_a_flapping_address_once() -> None:
 
 
 def test_new_address_is_denied_immediately_and_a_deleted_address_lingers() -> None:
-    lingering = Lingering[Network](10.0)
+    lingering = Lingering[Network](seconds=10.0)
+    # The result also has the time when the next lingering address expires.
     assert lingering.update({HOME, GUEST}, 0.0) == (BOTH, None)
     assert lingering.update({HOME}, 1.0) == (BOTH, 11.0)
     assert lingering.update({HOME}, 10.9) == (BOTH, 11.0)
@@ -33,15 +34,15 @@ def test_new_address_is_denied_immediately_and_a_deleted_address_lingers() -> No
 
 
 def test_long_lived_address_lingers_as_long_as_a_short_lived_address() -> None:
-    lingering = Lingering[Network](10.0)
+    lingering = Lingering[Network](seconds=10.0)
     lingering.update({HOME, GUEST}, 0.0)
     assert lingering.update({HOME}, 3600.0) == (BOTH, 3610.0)
     assert lingering.update({HOME, GUEST}, 3605.0) == (BOTH, None)
 
 
-def reloads(interval: float, until: float) -> list[float]:
-    """Return the times at which Squid reloads, until *until*, if a new address appears every *interval* seconds."""
-    spacing, times, changed_at, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
+def reload_times(interval: float, until: float) -> list[float]:
+    """Return the times before *until* at which Squid reloads if a new address appears every *interval* seconds."""
+    spacing, times, changed_at, now = Spacing(minimum=2.0, maximum=60.0, quiet=60.0), list[float](), -1.0, 0.0
     while now < until:
         if now % interval == 0:
             changed_at = max(changed_at, now)
@@ -56,14 +57,14 @@ def reloads(interval: float, until: float) -> list[float]:
 @pytest.mark.parametrize(("interval", "max_reloads"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
 def test_reloads_for_many_new_addresses_become_rarer(interval: float, max_reloads: int) -> None:
     """Defect: Squid reloaded for each new address, up to once a second, and refused clients during each reload."""
-    times = reloads(interval, 3600.0)
+    times = reload_times(interval, 3600.0)
     assert times[0] == 0.0
     assert len(times) <= max_reloads
     assert min(later - earlier for earlier, later in itertools.pairwise(times[10:])) >= 60.0
 
 
 def test_reload_is_immediate_again_after_a_quiet_time() -> None:
-    spacing = Spacing(2.0, 60.0, 60.0)
+    spacing = Spacing(minimum=2.0, maximum=60.0, quiet=60.0)
     assert spacing.earliest(5.0) == 5.0
     for now in (5.0, 7.0, 11.0, 19.0, 35.0):
         assert spacing.earliest(now) == now
@@ -73,4 +74,4 @@ def test_reload_is_immediate_again_after_a_quiet_time() -> None:
     # A pause of twice the interval resets the interval.
     spacing.record(99.0)
     assert spacing.interval == 2.0
-    assert reloads(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]
+    assert reload_times(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]

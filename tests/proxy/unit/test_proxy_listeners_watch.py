@@ -23,18 +23,18 @@ def test_start_and_reload_end_if_ss_does_not_answer(
 ) -> None:
     """Defect: the supervisor ended Squid because it found no listener, and a start or reload waited forever."""
 
-    def no_ss(*_: object, **__: object) -> None:
+    def fail_without_ss(*_: object, **__: object) -> None:
         raise FileNotFoundError
 
     now = 1000.0
     notified: list[str] = []
-    monkeypatch.setattr(subprocess, "run", no_ss)
+    monkeypatch.setattr(subprocess, "run", fail_without_ss)
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(service_manager, "notify", lambda *lines: notified.extend(lines))
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     found = list(listeners(statements([PhysicalLine("f", 1, "http_port 3128")], "n")))
     watch = ListenersWatch(Places(), Role.PROXY, Reporter(Places()), 0, found, 1)
-    # This process, which has no children, takes the place of Squid.
+    # A process without children takes the place of Squid.
     with subprocess.Popen(["sleep", "60"]) as squid:
         for _ in range(2):
             start = now

@@ -17,7 +17,7 @@ from mptcp_proxy.configuration.source import PhysicalLine, all_statements
 from mptcp_proxy.places import Places
 from mptcp_proxy.squid import Squid
 
-OWN = "/run/n/own-addresses"
+OWN_ADDRESSES = "/run/n/own-addresses"
 COPIES = Path("/run/n/lists")
 
 
@@ -25,8 +25,8 @@ def lines(*texts: str) -> list[PhysicalLine]:
     return [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
 
 
-def copied(*texts: str) -> CopiedConfiguration:
-    return copy_lists(lines(*texts), "n", COPIES, (OWN,))
+def copy_lists_of(*texts: str) -> CopiedConfiguration:
+    return copy_lists(lines(*texts), "n", COPIES, (OWN_ADDRESSES,))
 
 
 def texts(found: CopiedConfiguration) -> list[str]:
@@ -43,16 +43,16 @@ class Space:
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Path:
-    path = tmp_path / "our clients.txt".replace(" ", "-")
+    path = tmp_path / "our-clients.txt"
     path.write_text("10.0.0.0/8\n")
     return path
 
 
 def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
-    found = copied(
+    found = copy_lists_of(
         f'acl a src "{clients}" 192.168.0.0/16 # "{clients}"',
         f"acl b src '{clients}'",
-        f'acl own dst -n "{OWN}"',
+        f'acl own dst -n "{OWN_ADDRESSES}"',
         'acl own dst "/run/${service_name}/own-addresses"',
         f'request_header_add X "{clients}" a',
     )
@@ -60,11 +60,11 @@ def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
     assert (list_copy.name, list_copy.content) == (str(clients), b"10.0.0.0/8\n")
     assert list_copy.copy.parent == COPIES
     assert list_copy.copy.name.endswith("-our-clients.txt")
-    changed = texts(found)
-    assert changed[0].startswith(f'acl a src "{list_copy.copy}" 192.168.0.0/16 #')
-    assert changed[1] == f'acl b src "{list_copy.copy}"'
-    assert changed[2:] == [
-        f'acl own dst -n "{OWN}"',
+    new_texts = texts(found)
+    assert new_texts[0].startswith(f'acl a src "{list_copy.copy}" 192.168.0.0/16 #')
+    assert new_texts[1] == f'acl b src "{list_copy.copy}"'
+    assert new_texts[2:] == [
+        f'acl own dst -n "{OWN_ADDRESSES}"',
         'acl own dst "/run/${service_name}/own-addresses"',
         f'request_header_add X "{clients}" a',
     ]
@@ -72,8 +72,10 @@ def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
 
 
 def test_name_on_several_lines_is_replaced_and_an_unused_name_is_not(clients: Path) -> None:
-    first, rest = str(clients)[:5], str(clients)[5:]
-    found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
+    first_part, last_part = str(clients)[:5], str(clients)[5:]
+    found = copy_lists_of(
+        "acl a \\", f'   src "{first_part}\\', f'{last_part}"', "if false", f'acl b src "{clients}"', "endif"
+    )
     (list_copy,) = found.lists
     assert texts(found) == ["", "", f'acl a src "{list_copy.copy}"', "if false", f'acl b src "{clients}"', "endif"]
 
@@ -82,7 +84,7 @@ def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
     """Defect: Squid reads a statement of any length, but the check refused this statement as a line that is too
     long."""
     values = [f"10.{second}.{third}.0/24" for second in range(4) for third in range(256)]
-    found = copied("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
+    found = copy_lists_of("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
     assert found.problems == ()
     assert len(found.lines) == len(values) + 3
     assert max(map(len, texts(found))) <= 8190
@@ -94,10 +96,10 @@ def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
 def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
     other = clients.with_name("other")
     other.write_bytes(clients.read_bytes())
-    before = copied(f'acl a src "{clients}" "{other}"').lists
+    before = copy_lists_of(f'acl a src "{clients}" "{other}"').lists
     assert len({each.copy for each in before}) == 2
     clients.write_text("0.0.0.0/1\n")
-    after = copied(f'acl a src "{clients}" "{other}"').lists
+    after = copy_lists_of(f'acl a src "{clients}" "{other}"').lists
     assert [old.copy == new.copy for old, new in zip(before, after, strict=True)] == [False, True]
 
 
@@ -124,7 +126,7 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
     ],
 )
 def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str) -> None:
-    (problem, *_) = copied(text).problems
+    (problem, *_) = copy_lists_of(text).problems
     assert reason in str(problem)
     assert not problem.warning
 
@@ -139,13 +141,13 @@ def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str)
     ],
 )
 def test_statement_that_reads_no_file_is_unchanged(text: str) -> None:
-    found = copied(text)
+    found = copy_lists_of(text)
     assert (texts(found), found.lists, found.problems) == ([text], (), ())
 
 
 def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    found = copied(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
+    found = copy_lists_of(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
     (list_copy,) = found.lists
     assert list_copy.content is None
     assert not [text for text in texts(found) if str(missing) in text]
@@ -157,9 +159,9 @@ def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
 def test_list_that_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    (problem,) = copied(f'acl a src "{pipe}"').problems
+    (problem,) = copy_lists_of(f'acl a src "{pipe}"').problems
     assert f"{pipe}: not a regular file" in str(problem)
-    assert copied('acl a src "/dev/null"').lists[0].content == b""
+    assert copy_lists_of('acl a src "/dev/null"').lists[0].content == b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +179,8 @@ class PrintingSquid(Squid):
         return "\n".join(output)
 
 
-def problems_about(checked: CheckedConfiguration, about: str) -> Sequence[str]:
-    return [str(problem) for problem in checked.problems if about in problem.text]
+def problems_about(checked: CheckedConfiguration, words: str) -> Sequence[str]:
+    return [str(problem) for problem in checked.problems if words in problem.text]
 
 
 def test_problem_names_the_original_file_and_not_the_copy(tmp_path: Path, clients: Path) -> None:
@@ -258,7 +260,7 @@ def test_copies_without_space_are_refused_before_any_is_written(
 ) -> None:
     """A list of tens of megabytes may take half of the memory that a small host has for /run."""
     size = len(clients.read_bytes())
-    found = copy_lists(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN,))
+    found = copy_lists(lines(f'acl a src "{clients}"'), "n", tmp_path / "run/lists", (OWN_ADDRESSES,))
     monkeypatch.setattr(os, "statvfs", lambda _: Space(size))
     assert list(space_problems(found.lists, tmp_path / "run/lists")) == []
     monkeypatch.setattr(os, "statvfs", lambda _: Space(size - 1))

@@ -25,20 +25,20 @@ def test_logs_larger_than_the_limit_are_renamed(tmp_path: Path) -> None:
     assert not log_files.rotate(tmp_path, max_bytes=5, old_files=2)
     assert log_files.rotate(tmp_path, max_bytes=4, old_files=2)
     assert contents() == {"access.log.1": "first", "cache.log": "c", "other.txt": "much too long"}
-    for number, text in enumerate(("second", "third", "fourth"), 2):
+    for text in ("second", "third", "fourth"):
         (tmp_path / "access.log").write_text(text)
         assert log_files.rotate(tmp_path, max_bytes=4, old_files=2)
-        assert contents()["access.log.1"] == text, number
+        assert contents()["access.log.1"] == text
     assert contents() == {"access.log.1": "fourth", "access.log.2": "third", "cache.log": "c", "other.txt": "much too long"}  # fmt: skip  # noqa: E501
 
 
 def test_no_log_is_renamed_if_a_new_log_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "access.log").write_text("kept")
 
-    def no_inode(**_: object) -> None:
+    def fail_without_space(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tempfile, "mkstemp", no_inode)
+    monkeypatch.setattr(tempfile, "mkstemp", fail_without_space)
     with pytest.raises(OSError, match="No space"):
         log_files.rotate(tmp_path, max_bytes=1)
     assert [path.name for path in tmp_path.iterdir()] == ["access.log"]
@@ -65,7 +65,7 @@ def test_lasting_error_is_reported_once_with_its_cause(
     """Defect: the supervisor logged the error every ten seconds, and reported a failed statvfs as a problem of a
     log."""
 
-    def failing(number: int) -> Callable[..., None]:
+    def make_failing(number: int) -> Callable[..., None]:
         def fail(*_: object, **__: object) -> None:
             raise OSError(number, os.strerror(number))
 
@@ -74,15 +74,15 @@ def test_lasting_error_is_reported_once_with_its_cause(
     logs = log_files.Logs(tmp_path)
     (tmp_path / "access.log").write_bytes(b"x" * (log_files.MAX_BYTES + 1))
     for number in (errno.ENOSPC, errno.ENOSPC, errno.EROFS):
-        monkeypatch.setattr(tempfile, "mkstemp", failing(number))
+        monkeypatch.setattr(tempfile, "mkstemp", make_failing(number))
         assert not logs.rotate_and_report()
-    with monkeypatch.context() as unreadable:
-        unreadable.setattr(log_files, "is_full", failing(errno.EIO))
+    with monkeypatch.context() as patch:
+        patch.setattr(log_files, "is_full", make_failing(errno.EIO))
         assert not logs.rotate_and_report()
         assert not logs.rotate_and_report()
     monkeypatch.undo()
     assert logs.rotate_and_report()
-    monkeypatch.setattr(log_files, "is_full", failing(errno.EIO))
+    monkeypatch.setattr(log_files, "is_full", make_failing(errno.EIO))
     assert not logs.rotate_and_report()
     assert capsys.readouterr().err.splitlines() == [
         "mptcp-proxy: cannot begin a new log: No space left on device",

@@ -250,9 +250,11 @@ def test_rules_of_a_closed_proxy_are_accepted(texts: list[str]) -> None:
     assert [each for each in open_proxy_problems(parse(*texts)) if not each.warning] == []
 
 
-@pytest.mark.parametrize(("last", "warned"), [("deny !users", True), ("deny all", False), ("deny All", False)])
-def test_last_rule_that_denies_less_than_all_is_a_warning(last: str, warned: bool) -> None:
-    found = open_proxy_problems(parse("acl users proxy_auth REQUIRED", "http_access deny bad", f"http_access {last}"))
+@pytest.mark.parametrize(("last_rule", "warned"), [("deny !users", True), ("deny all", False), ("deny All", False)])
+def test_last_rule_that_denies_less_than_all_is_a_warning(last_rule: str, warned: bool) -> None:
+    found = open_proxy_problems(
+        parse("acl users proxy_auth REQUIRED", "http_access deny bad", f"http_access {last_rule}")
+    )
     expected = [
         "squid.conf:3: warning: http_access deny !users: as the last rule, it allows all requests that no rule matches"
     ]
@@ -260,25 +262,25 @@ def test_last_rule_that_denies_less_than_all_is_a_warning(last: str, warned: boo
 
 
 def test_addresses_in_a_file_are_judged(tmp_path: Path) -> None:
-    names = tmp_path / "clients"
-    rules = (f'acl own src "{names}"', "http_access allow own", "http_access deny all")
+    list_file = tmp_path / "clients"
+    rules = (f'acl own src "{list_file}"', "http_access allow own", "http_access deny all")
     for text, problems in (("10.0.0.0/8\n", 0), ("# everybody\n10.0.0.0/8\n0.0.0.0/0\n", 1), ("0/1\n::/0 # v6\n", 1)):
-        names.write_text(text)
+        list_file.write_text(text)
         assert len(list(open_proxy_problems(parse(*rules)))) == problems, text
-    names.unlink()
+    list_file.unlink()
     assert list(open_proxy_problems(parse(*rules))) == []
 
 
 @pytest.mark.parametrize("word", ["'{}'", '"{}', "'{}", "\"{}'", '"{}"x'])
 def test_file_is_read_with_each_kind_of_quotation_mark(tmp_path: Path, word: str) -> None:
-    names = tmp_path / "clients"
-    names.write_text("0.0.0.0/1\n")
-    rules = (f"acl odd src {word.format(names)}", "http_access allow odd", "http_access deny all")
+    list_file = tmp_path / "clients"
+    list_file.write_text("0.0.0.0/1\n")
+    rules = (f"acl odd src {word.format(list_file)}", "http_access allow odd", "http_access deny all")
     assert list(open_proxy_problems(parse(*rules)))
 
 
 @pytest.mark.parametrize(
-    ("listed", "after"),
+    ("content", "words_after"),
     [
         # Squid ignores words after the file name.
         ("0.0.0.0/1\n128.0.0.0/1\n", " ::/1 8000::/1"),
@@ -288,27 +290,27 @@ def test_file_is_read_with_each_kind_of_quotation_mark(tmp_path: Path, word: str
         (f"# {'x' * 2045}10.0.0.0/8\n", ""),
     ],
 )
-def test_values_that_squid_ignores_in_a_file_deny_no_client(tmp_path: Path, listed: str, after: str) -> None:
-    names = tmp_path / "denied"
-    names.write_text(listed)
-    rules = (f'acl denied src "{names}"{after}', "http_access deny denied", "http_access allow all")
+def test_values_that_squid_ignores_in_a_file_deny_no_client(tmp_path: Path, content: str, words_after: str) -> None:
+    list_file = tmp_path / "denied"
+    list_file.write_text(content)
+    rules = (f'acl denied src "{list_file}"{words_after}', "http_access deny denied", "http_access allow all")
     assert list(open_proxy_problems(parse(*rules)))
 
 
 def test_text_after_2047_bytes_of_a_comment_is_a_value(tmp_path: Path) -> None:
-    names = tmp_path / "clients"
-    rules = (f'acl clients src "{names}"', "http_access allow clients", "http_access deny all")
-    for comment, found in ((f"#{'x' * 2046}", 1), (f"#{'x' * 2000}", 0)):
-        names.write_text(f"{comment}0.0.0.0/1\n")
-        assert len(list(open_proxy_problems(parse(*rules)))) == found
+    list_file = tmp_path / "clients"
+    rules = (f'acl clients src "{list_file}"', "http_access allow clients", "http_access deny all")
+    for comment, problems in ((f"#{'x' * 2046}", 1), (f"#{'x' * 2000}", 0)):
+        list_file.write_text(f"{comment}0.0.0.0/1\n")
+        assert len(list(open_proxy_problems(parse(*rules)))) == problems
 
 
 def test_names_of_lists_are_read_from_a_file(tmp_path: Path) -> None:
-    names = tmp_path / "names"
-    names.write_text("all\n")
-    assert list(open_proxy_problems(parse(f'http_access allow "{names}"', "http_access deny all")))
-    assert list(open_proxy_problems(parse(f'acl any any-of "{names}"', "http_access allow any")))
-    assert not list(open_proxy_problems(parse(f'http_access deny "{names}"', "http_access allow all")))
+    list_file = tmp_path / "names"
+    list_file.write_text("all\n")
+    assert list(open_proxy_problems(parse(f'http_access allow "{list_file}"', "http_access deny all")))
+    assert list(open_proxy_problems(parse(f'acl any any-of "{list_file}"', "http_access allow any")))
+    assert not list(open_proxy_problems(parse(f'http_access deny "{list_file}"', "http_access allow all")))
 
 
 def test_nested_lists_are_evaluated_once_each() -> None:
@@ -321,8 +323,8 @@ def test_nested_lists_are_evaluated_once_each() -> None:
 def test_long_lists_are_judged_in_less_than_quadratic_time(tmp_path: Path) -> None:
     """Each of two lists has 20,000 addresses, none of which are adjacent. Merging them address by address would take
     minutes."""
-    for name, last in (("one", 1), ("other", 3)):
-        (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last}\n" for n in range(20_000)))
+    for name, last_octet in (("one", 1), ("other", 3)):
+        (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last_octet}\n" for n in range(20_000)))
     lists = [f'acl {name} src "{tmp_path}/{name}"' for name in ("one", "other")]
     rules = [*lists, "http_access deny one", "http_access allow other", "http_access deny all"]
     assert not list(open_proxy_problems(parse(*rules)))

@@ -26,18 +26,18 @@ def test_addresses_within_others_are_not_written() -> None:
         "2002:7f00::/24",
         "fd00::1/128",
     ]
-    assert own_addresses.render(()) != ""
+    assert own_addresses.render(()) != "", "Squid would warn of an empty list"
 
 
 @given(st.integers(0, 32), st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**80 - 1))
-def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int, other: int, rest: int) -> None:
+def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int, other: int, suffix: int) -> None:
     """In NAT64, the IPv4 address is at the end; in 6to4, it follows the first 16 bits."""
     prefix = IPv4Network((own, length), strict=False)
     nat64, six_to_four = own_addresses.embedding_prefixes(prefix)
     for each in (own, other):
         is_own = IPv4Address(each) in prefix
         assert (IPv6Address((0x64FF9B << 96) | each) in nat64) is is_own
-        assert (IPv6Address((0x2002 << 112) | each << 80 | rest) in six_to_four) is is_own
+        assert (IPv6Address((0x2002 << 112) | each << 80 | suffix) in six_to_four) is is_own
 
 
 def test_addresses_that_the_fixed_rules_cover_are_omitted() -> None:

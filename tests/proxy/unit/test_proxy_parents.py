@@ -82,9 +82,9 @@ def test_parent_with_a_named_port_is_recognized(monkeypatch: pytest.MonkeyPatch)
 )
 def test_cache_peer_that_is_not_a_remote_parent_is_reported(text: str) -> None:
     assert list(parents(parse(text))) == []
-    own = "127.0.0.1" in text or "::1" in text or "localhost" in text
-    assert ("this host cannot be a parent" if own else "no cache_peer") in problems(text, NEVER)[0].text
-    assert problems(text, NEVER)[0].line == (1 if own else None)
+    names_this_host = "127.0.0.1" in text or "::1" in text or "localhost" in text
+    assert ("this host cannot be a parent" if names_this_host else "no cache_peer") in problems(text, NEVER)[0].text
+    assert problems(text, NEVER)[0].line == (1 if names_this_host else None)
 
 
 @pytest.mark.parametrize("host", ["http://10.0.0.1:3128", "10.0.0.1:3128", "proxy.example.net/", "-p", "p-", "a" * 300])
@@ -147,13 +147,13 @@ def test_sibling_or_peer_without_no_query_is_a_warning(text: str, words: str) ->
     assert problem.line == 2
 
 
-def shipped() -> list[Statement]:
+def shipped_configuration() -> list[Statement]:
     text = (REPOSITORY / "conf" / "relay-squid.conf").read_text().replace("#cache_peer ", "cache_peer ")
     return list(statements([PhysicalLine("x", n, line) for n, line in enumerate(text.splitlines(), 1)], "mptcprelay"))
 
 
 def test_shipped_configuration_lacks_only_a_parent_and_is_closed() -> None:
-    configuration = shipped()
+    configuration = shipped_configuration()
     own = str(Places("mptcprelay").own_addresses)
     assert list(parent_problems(configuration, "x")) == []
     assert list(open_proxy_problems(configuration)) == []
@@ -164,9 +164,9 @@ def test_shipped_configuration_lacks_only_a_parent_and_is_closed() -> None:
 
 
 def test_rules_without_name_lookups_do_not_protect_a_proxy() -> None:
-    """With "dst -n", a name whose address is 127.0.0.1 would not match."""
+    """The relay's rules have "dst -n", which does not match a name whose address is 127.0.0.1."""
     own = str(Places("mptcprelay").own_addresses)
-    (problem,) = exposure_problems(shipped(), own)
+    (problem,) = exposure_problems(shipped_configuration(), own)
     for text in ("loopback addresses, link-local addresses", "behind NAT64", "this host's own addresses"):
         assert text in problem.text
 
@@ -177,8 +177,8 @@ def test_relay_ships_the_same_rules_as_the_proxy() -> None:
         return re.findall(r"^(?:http_access|acl clients) .*$", text, re.MULTILINE)
 
     # A relay has no check page, and resolves no names.
-    own = ("to_anywhere", "check_page", "check_name")
-    shared = [each for each in rules("squid.conf") if not any(name in each for name in own)]
+    proxy_only = ("to_anywhere", "check_page", "check_name")
+    shared = [each for each in rules("squid.conf") if not any(name in each for name in proxy_only)]
     assert shared == rules("relay-squid.conf")
 
 
@@ -289,13 +289,13 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
     places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Defect: if the address did not change, the relay reported neither the end nor the next failure."""
-    found = frozenset({"192.0.2.1:3128"})
+    addresses = frozenset({"192.0.2.1:3128"})
     answers: list[frozenset[str] | OSError] = [
-        found,
+        addresses,
         OSError("no answer"),
         OSError("no answer"),
-        found,
-        found,
+        addresses,
+        addresses,
         OSError("no answer"),
     ]
 
@@ -309,8 +309,8 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
     parents_file.set_parents([Parent(parse(PEER)[0], "p", 3128)])
     while answers:
         parents_file._look_up_all()
-    up, down = "addresses of parent p: 192.0.2.1:3128", "cannot look up parent p: no answer"
-    assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
+    found, failed = "addresses of parent p: 192.0.2.1:3128", "cannot look up parent p: no answer"
+    assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [found, failed, found, failed]
 
 
 def test_addresses_need_no_name_server() -> None:
@@ -320,7 +320,7 @@ def test_addresses_need_no_name_server() -> None:
 
 @given(st.binary(min_size=16, max_size=16))
 def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
-    """The library compares texts, so Python and the library must write an address in the same way."""
+    """The library compares addresses as texts, so Python and the library must write an address in the same way."""
     libc = ctypes.CDLL(None)
     buffer = ctypes.create_string_buffer(64)
     libc.inet_ntop.restype = ctypes.c_char_p

@@ -47,30 +47,30 @@ keep-alive ratio: 0%
 """
 """The page of Squid 5.7."""
 PAGE_ALL_UP = PAGE.replace("Down", "Up")
-UP, DOWN = {"by-dsl": True, "by-lte": True}, {"by-dsl": True, "by-lte": False}
+ALL_UP, LTE_DOWN = {"by-dsl": True, "by-lte": True}, {"by-dsl": True, "by-lte": False}
 
 
 def test_page_with_the_parents_is_read() -> None:
-    assert read_parents(PAGE) == DOWN
-    assert read_parents(PAGE.replace("Down", "Up")) == UP
+    assert read_parents(PAGE) == LTE_DOWN
+    assert read_parents(PAGE_ALL_UP) == ALL_UP
     assert read_parents("There are no neighbors installed.\n") == {}
 
 
 def test_parent_is_up_if_all_workers_report_it_up() -> None:
-    page = f"by kid1 {{\n{PAGE}}} by kid1\n\nby kid2 {{\n{PAGE.replace('Down', 'Up')}}} by kid2\n"
-    assert read_parents(page) == DOWN
+    page = f"by kid1 {{\n{PAGE}}} by kid1\n\nby kid2 {{\n{PAGE_ALL_UP}}} by kid2\n"
+    assert read_parents(page) == LTE_DOWN
 
 
 def test_summary_names_the_parents_that_do_not_answer() -> None:
     assert summary({}) == ""
     assert summary({"one": True}) == "the parent answers"
     assert summary({"one": False}) == "DOES NOT ANSWER: one"
-    assert summary(UP) == "all parents answer"
-    assert summary(DOWN) == "DOES NOT ANSWER: by-lte (of 2 parents)"
+    assert summary(ALL_UP) == "all parents answer"
+    assert summary(LTE_DOWN) == "DOES NOT ANSWER: by-lte (of 2 parents)"
 
 
 @pytest.mark.parametrize(
-    ("ports", "expected"),
+    ("texts", "expected"),
     [
         (["http_port 3128"], QueryAddress("127.0.0.1", 3128)),
         (["http_port 0.0.0.0:3128 tcpkeepalive=60,15,60"], QueryAddress("127.0.0.1", 3128)),
@@ -81,8 +81,8 @@ def test_summary_names_the_parents_that_do_not_answer() -> None:
         (["https_port 3129 tls-cert=x", "http_port 3130 tproxy", "http_port 3131 accel"], None),
     ],
 )
-def test_address_for_the_query_is_chosen_from_the_listeners(ports: list[str], expected: QueryAddress | None) -> None:
-    configured = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(ports, 1))
+def test_address_for_the_query_is_chosen_from_the_listeners(texts: list[str], expected: QueryAddress | None) -> None:
+    configured = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(texts, 1))
     assert query_address(listeners(statements(configured, "mptcprelay"))) == expected
 
 
@@ -129,42 +129,43 @@ def test_incomplete_answer_is_not_a_refusal(answer: bytes, capsys: pytest.Captur
             pass
 
     watch = ParentsWatch()
-    watch._states = DOWN
+    watch._states = LTE_DOWN
     with http.server.HTTPServer(("127.0.0.1", 0), IncompleteServer) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
-        watch.set_listeners(listeners(statements(lines(server.server_port), "x")))
+        watch.set_listeners(listeners(statements(port_statement(server.server_port), "x")))
         watch.query_once()
     assert capsys.readouterr().err == ""
-    assert watch._states == DOWN
+    assert watch._states == LTE_DOWN
 
 
 def test_answer_before_the_workers_registered_is_not_a_refusal(capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: during the start of Squid, the relay reported that squid.conf refuses the query."""
     watch = ParentsWatch()
-    watch._states = DOWN
+    watch._states = LTE_DOWN
     with fake_squid(404, "ERR_INVALID_URL") as (address, _):
-        watch.set_listeners(listeners(statements(lines(address.port), "x")))
+        watch.set_listeners(listeners(statements(port_statement(address.port), "x")))
         watch.query_once()
     assert capsys.readouterr().err == ""
-    assert watch._states == DOWN
+    assert watch._states == LTE_DOWN
 
 
-def lines(port: int) -> tuple[PhysicalLine, ...]:
+def port_statement(port: int) -> tuple[PhysicalLine, ...]:
     return (PhysicalLine("relay.conf", 1, f"http_port 127.0.0.1:{port}"),)
 
 
 def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
     with fake_squid(200, PAGE) as (address, _):
-        assert current_states(listeners(statements(lines(address.port), "x"))) == (DOWN, "")
+        assert current_states(listeners(statements(port_statement(address.port), "x"))) == (LTE_DOWN, "")
     with fake_squid(403, "no") as (address, _):
-        assert current_states(listeners(statements(lines(address.port), "x"))) == ({}, "403 Forbidden")
-    assert current_states(listeners(statements(lines(address.port), "x"))) == ({}, "Connection refused")
+        assert current_states(listeners(statements(port_statement(address.port), "x"))) == ({}, "403 Forbidden")
+    assert current_states(listeners(statements(port_statement(address.port), "x"))) == ({}, "Connection refused")
     assert current_states([]) == ({}, "none of its ports accepts the query")
 
 
 def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     answers: list[dict[str, bool] | Exception] = [
-        UP, UP, DOWN, DOWN, OSError("Squid reconfigures"), DOWN, UP, *[RefusedError("403 Forbidden")] * 2,
+        ALL_UP, ALL_UP, LTE_DOWN, LTE_DOWN, OSError("Squid reconfigures"), LTE_DOWN, ALL_UP,
+        *[RefusedError("403 Forbidden")] * 2,
     ]  # fmt: skip
     reports = []
 
@@ -175,7 +176,7 @@ def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFix
         return "".join(f"Parent     : {name}\nStatus     : {'Up' if up else 'Down'}\n" for name, up in answer.items())
 
     watch = ParentsWatch(query)
-    watch.set_listeners(listeners(statements(lines(3128), "x")))
+    watch.set_listeners(listeners(statements(port_statement(3128), "x")))
     while answers:
         watch.query_once()
         found = capsys.readouterr()
@@ -195,10 +196,10 @@ def test_change_is_reported_once_and_is_in_the_summary(capsys: pytest.CaptureFix
 def test_long_dead_parent_is_queried_less_often() -> None:
     now, page = 1000.0, PAGE
     watch = ParentsWatch(lambda _: page, lambda: now)
-    watch.set_listeners(listeners(statements(lines(3128), "x")))
+    watch.set_listeners(listeners(statements(port_statement(3128), "x")))
     pauses = []
-    for seconds, text in ((0, PAGE), (299, PAGE), (1, PAGE), (5, PAGE.replace("Up", "Down")), (400, PAGE_ALL_UP)):
-        now, page = now + seconds, text
+    for seconds, new_page in ((0, PAGE), (299, PAGE), (1, PAGE), (5, PAGE.replace("Up", "Down")), (400, PAGE_ALL_UP)):
+        now, page = now + seconds, new_page
         watch.query_once()
         pauses.append(watch.pause)
     assert pauses == [5.0, 5.0, 30.0, 5.0, 5.0]

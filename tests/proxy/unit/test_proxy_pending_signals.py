@@ -12,19 +12,20 @@ from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.pending_signals import MAX_KIDS_DELAY, MAX_LISTENERS_DELAY, MAX_STOP_DELAY, PendingSignals
 
 FIRST_PID = 100
-ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
+ALL_SIGNALS = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
 
 @dataclass
 class FakeSquid:
-    """Fake processes with the signals that each handles. A kid runs its parent's program until it is in *executed*."""
+    """A fake Squid: its first process, its kids, and the signals that each catches. A kid that is not in *executed*
+    still runs the program of the first process."""
 
     kids: dict[int, frozenset[signal.Signals]] = field(default_factory=dict)
     executed: set[int] = field(default_factory=set)
-    first: frozenset[signal.Signals] = ALL
+    first_catches: frozenset[signal.Signals] = ALL_SIGNALS
     listens: bool = True
 
-    def fork(self, pid: int, catches: frozenset[signal.Signals] = ALL) -> None:
+    def fork(self, pid: int, catches: frozenset[signal.Signals] = ALL_SIGNALS) -> None:
         self.kids[pid] = catches
 
     def execute(self, pid: int, catches: frozenset[signal.Signals] = frozenset()) -> None:
@@ -36,15 +37,15 @@ class FakeSquid:
         return tuple(self.kids)
 
     def catches(self, pid: int, number: int) -> bool:
-        return number in (self.first if pid == FIRST_PID else self.kids[pid])
+        return number in (self.first_catches if pid == FIRST_PID else self.kids[pid])
 
     def command(self, pid: int) -> bytes:
         return f"(squid-{pid})\0".encode() if pid in self.executed else b"squid\0--foreground\0"
 
 
-def pending_signals(squid: FakeSquid, kids: int) -> PendingSignals:
+def pending_signals(squid: FakeSquid, kid_count: int) -> PendingSignals:
     return PendingSignals(
-        kids,
+        kid_count,
         all_listen=lambda _: squid.listens,
         children=squid.children,
         catches=squid.catches,
@@ -64,19 +65,19 @@ def test_reload_waits_until_each_kid_catches_the_signal() -> None:
         assert list(pending.ready_signals(FIRST_PID, 0.1)) == []
         squid.execute(pid)
         assert list(pending.ready_signals(FIRST_PID, 0.2)) == []
-        squid.execute(pid, ALL)
+        squid.execute(pid, ALL_SIGNALS)
         assert list(pending.ready_signals(FIRST_PID, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
     assert not pending
     assert list(pending.ready_signals(FIRST_PID, 0.4)) == []
 
 
 def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
-    squid = FakeSquid(first=frozenset())
-    squid.execute(101, ALL)
+    squid = FakeSquid(first_catches=frozenset())
+    squid.execute(101, ALL_SIGNALS)
     pending = pending_signals(squid, Workers(1).processes)
     pending.add(signal.SIGHUP)
     assert list(pending.ready_signals(FIRST_PID, 0.0)) == []
-    squid.first = ALL
+    squid.first_catches = ALL_SIGNALS
     assert list(pending.ready_signals(FIRST_PID, 1000.0)) == [signal.SIGHUP]
 
 
@@ -84,7 +85,7 @@ def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
 def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) -> None:
     squid = FakeSquid()
     for pid in (101, 102):
-        squid.execute(pid, ALL)
+        squid.execute(pid, ALL_SIGNALS)
     pending = pending_signals(squid, 3)
     if number == signal.SIGTERM:
         pending.stop(number, 0.0)
@@ -98,7 +99,7 @@ def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) 
 def test_reload_waits_until_all_workers_listen() -> None:
     """Defect: a worker that got the signal before its main loop died of it."""
     squid = FakeSquid(listens=False)
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     pending = pending_signals(squid, 1)
     pending.add(signal.SIGUSR1)
     pending.add(signal.SIGHUP)
@@ -110,7 +111,7 @@ def test_reload_waits_until_all_workers_listen() -> None:
 
 def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     squid = FakeSquid(listens=False)
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     pending = pending_signals(squid, 1)
     for start in (0.0, 100.0):
         pending.add(signal.SIGHUP)
@@ -123,7 +124,7 @@ def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
 def test_stop_replaces_a_pending_reload() -> None:
     """Defect: Squid got the stop 10 s later, and then had less time in which it lets transfers finish."""
     squid = FakeSquid(listens=False)
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     pending = pending_signals(squid, 1)
     pending.add(signal.SIGHUP)
     pending.stop(signal.SIGTERM, 0.0)
@@ -140,7 +141,7 @@ def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY - 0.1)) == []
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY)) == [signal.SIGTERM]
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 1)) == []
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not pending
 
@@ -154,19 +155,19 @@ def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(101)
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 1)) == []
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not pending
 
 
 def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     squid = FakeSquid()
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     squid.fork(102)
     pending = pending_signals(squid, 2)
     pending.stop(signal.SIGTERM, 0.0)
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY)) == [signal.SIGTERM]
-    squid.execute(102, ALL)
+    squid.execute(102, ALL_SIGNALS)
     # A second signal would abort the transfers that the first signal lets finish.
     assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 1)) == []
     del squid.kids[101]
@@ -178,7 +179,7 @@ def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
 
 def test_immediate_stop_replaces_a_gentle_stop() -> None:
     squid = FakeSquid()
-    squid.execute(101, ALL)
+    squid.execute(101, ALL_SIGNALS)
     pending = pending_signals(squid, 1)
     pending.stop(signal.SIGTERM, 0.0)
     pending.stop(signal.SIGINT, 0.0)

@@ -15,6 +15,9 @@ from mptcp_proxy.places import Places
 from mptcp_proxy.process import catches, children, pid_in
 from mptcp_proxy.reporter import Reporter
 
+UNUSED_PID = 2**22 + 1
+"""More than the maximum PID of Linux."""
+
 
 def test_pid_file_counts_only_for_a_running_process_of_the_program(tmp_path: Path) -> None:
     pid_file = tmp_path / "squid.pid"
@@ -24,10 +27,10 @@ def test_pid_file_counts_only_for_a_running_process_of_the_program(tmp_path: Pat
     assert pid_in(pid_file, own_name) == os.getpid()
     # After a crash of Squid, another program may have its PID.
     assert pid_in(pid_file, "squid") is None
-    for nonsense in ("", "x", "0", "-1", str(2**22 + 1)):
+    for nonsense in ("", "x", "0", "-1", str(UNUSED_PID)):
         pid_file.write_text(nonsense)
         assert pid_in(pid_file, own_name) is None
-    assert children(2**22 + 1) == ()
+    assert children(UNUSED_PID) == ()
 
 
 def test_caught_signals_of_a_process_are_found() -> None:
@@ -36,7 +39,7 @@ def test_caught_signals_of_a_process_are_found() -> None:
         assert catches(os.getpid(), signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         assert not catches(os.getpid(), signal.SIGUSR2)
-        assert not catches(2**22 + 1, signal.SIGUSR2)
+        assert not catches(UNUSED_PID, signal.SIGUSR2)
     finally:
         signal.signal(signal.SIGUSR2, before)
 

@@ -218,7 +218,7 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
             each.join(60)
         signal.signal(signal.SIGHUP, before)
     assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, (
-        "any process that can open the file could block all reloads"
+        "other users can open the lock file, and so block all reloads"
     )
     assert outcomes == {
         "first": "reload refused, the old settings stay in force: squid.conf:3: wrong",
@@ -235,15 +235,15 @@ def test_reload_without_permission_is_an_error(places: Places, monkeypatch: pyte
     Reporter(places)
     assert stat.S_IMODE(places.reloads.stat().st_mode) == 0o600, "other users can read the reason of a refusal"
 
-    def refused(path: Path) -> str:
+    def refuse(path: Path) -> str:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_text", refused)
+    monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(ReloadError, match=r"reloads\.json: Permission denied; only root can make a proxy reload"):
         reload(places)
 
 
-def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     from mptcp_common import __version__
 
     with pytest.raises(SystemExit):

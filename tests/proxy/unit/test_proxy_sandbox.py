@@ -31,6 +31,7 @@ UNIT = "mptcp-proxy.service"
 EDIT = "in a drop-in of the unit (systemctl edit mptcp-proxy)"
 TO_READ = "a directory that the unit sees, such as /etc/mptcp-proxy; or"
 TO_WRITE = "a path below /run/mptcpproxy, /var/log, /run/squid"
+# Pairs: words in a warning, and its advice.
 HOME_HIDDEN = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
 PRIVATE_DIRECTORY = ("without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")
@@ -115,8 +116,9 @@ def test_file_that_the_unit_cannot_use_is_a_warning(
     (problem,) = service.warnings("http_port 3128", line)
     assert problem.text.startswith(f"{statement or line}: {UNIT} ")
     assert (problem.file, problem.line) == (str(service.directory / "squid.conf"), 2)
-    assert reason[0] in problem.text
-    assert problem.allowed == reason[1]
+    words, advice = reason
+    assert words in problem.text
+    assert problem.allowed == advice
 
 
 @pytest.mark.parametrize(
@@ -266,11 +268,15 @@ def test_file_of_the_relay_is_judged_for_its_unit(service: Service) -> None:
     assert "systemctl edit mptcp-relay" in problem.allowed
 
 
-@pytest.mark.parametrize("missing", [Path.unlink, lambda program: program.write_text("#!/bin/sh\nexit 1\n")])
+@pytest.mark.parametrize(
+    "disable",
+    [Path.unlink, lambda program: program.write_text("#!/bin/sh\nexit 1\n")],
+    ids=["no-systemctl", "systemctl-fails"],
+)
 def test_no_warning_without_systemd_or_the_unit(
-    service: Service, tmp_path: Path, missing: Callable[[Path], object]
+    service: Service, tmp_path: Path, disable: Callable[[Path], object]
 ) -> None:
-    missing(tmp_path / "systemctl")
+    disable(tmp_path / "systemctl")
     assert service.warnings('acl clients src "/root/clients.txt"', "cache_log /srv/cache.log") == []
 
 

@@ -20,9 +20,12 @@ from mptcp_proxy.serving import (
     StuckProcesses,
 )
 
-GOOD = ListenState((3128,))
+COMPLETE = ListenState((3128,))
 TOO_FEW = ListenState((3128,), too_few=((3128, 1, 2),))
-NONE = ListenState((3128,), missing=(3128,))
+"""Port 3128 has one listener of two."""
+NOT_LISTENING = ListenState((3128,), missing=(3128,))
+ALL_RUN, ONE_MISSING = True, False
+"""Whether all processes of Squid run."""
 
 
 def squid_listener(port: int, pid: int = 5, *, mptcp: bool = True) -> ListeningSocket:
@@ -58,27 +61,27 @@ def test_expected_listeners_are_counted_by_port() -> None:
 
 def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> None:
     judge = ListenJudge(100.0)
-    assert not judge.observe(NONE, True, 100.0)
+    assert not judge.observe(NOT_LISTENING, ALL_RUN, 100.0)
     assert judge.next_check == 100.0 + PROBLEM_INTERVAL
-    assert not judge.observe(TOO_FEW, True, 101.0)
-    assert judge.observe(GOOD, True, 102.0)
+    assert not judge.observe(TOO_FEW, ALL_RUN, 101.0)
+    assert judge.observe(COMPLETE, ALL_RUN, 102.0)
     assert judge.next_check == 102.0 + INTERVAL
-    assert not judge.observe(GOOD, True, 112.0)
+    assert not judge.observe(COMPLETE, ALL_RUN, 112.0)
 
     judge = ListenJudge(100.0)
-    assert not judge.observe(TOO_FEW, True, 100.0 + CHANGE_SECONDS - 0.1)
-    assert judge.observe(TOO_FEW, True, 100.0 + CHANGE_SECONDS)
+    assert not judge.observe(TOO_FEW, ALL_RUN, 100.0 + CHANGE_SECONDS - 0.1)
+    assert judge.observe(TOO_FEW, ALL_RUN, 100.0 + CHANGE_SECONDS)
 
 
 def test_lost_listeners_are_reported_once_at_any_time() -> None:
     """Defect: the listeners were checked only at the start, and a proxy without listeners was reported as serving."""
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, ALL_RUN, 0.0)
     times = []
     now, next_check = 3600.0, 3600.0
     while now < 3600.0 + 60:
         if now >= next_check:
-            if judge.observe(NONE if now < 3640 else GOOD, True, now):
+            if judge.observe(NOT_LISTENING if now < 3640 else COMPLETE, ALL_RUN, now):
                 times.append(now)
             next_check = judge.next_check
         now += 0.5
@@ -87,75 +90,75 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
 
 def test_restart_of_a_worker_is_not_reported() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
-    assert not judge.observe(TOO_FEW, True, 1000.0)
+    judge.observe(COMPLETE, ALL_RUN, 0.0)
+    assert not judge.observe(TOO_FEW, ALL_RUN, 1000.0)
     assert judge.next_check == 1000.0 + PROBLEM_INTERVAL
-    assert not judge.observe(GOOD, True, 1001.0)
+    assert not judge.observe(COMPLETE, ALL_RUN, 1001.0)
     # The tolerated time begins again at the next failure.
-    assert not judge.observe(TOO_FEW, True, 1010.0)
-    assert not judge.observe(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS - 0.1)
-    assert judge.observe(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS)
+    assert not judge.observe(TOO_FEW, ALL_RUN, 1010.0)
+    assert not judge.observe(TOO_FEW, ALL_RUN, 1010.0 + TOLERATED_SECONDS - 0.1)
+    assert judge.observe(TOO_FEW, ALL_RUN, 1010.0 + TOLERATED_SECONDS)
 
 
 def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, ALL_RUN, 0.0)
     judge.expect_change(50.0)
-    assert not judge.observe(NONE, True, 51.0)
-    assert judge.observe(GOOD, True, 52.0)
+    assert not judge.observe(NOT_LISTENING, ALL_RUN, 51.0)
+    assert judge.observe(COMPLETE, ALL_RUN, 52.0)
     judge.expect_change(100.0)
-    assert judge.observe(NONE, True, 100.0 + CHANGE_SECONDS)
+    assert judge.observe(NOT_LISTENING, ALL_RUN, 100.0 + CHANGE_SECONDS)
 
 
 def test_reload_that_begins_late_gets_the_full_time() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, ALL_RUN, 0.0)
     judge.expect_change(50.0)
-    assert judge.observe(GOOD, True, 51.0), "the judge did not accept the old listeners"
-    assert not judge.observe(NONE, True, 61.0)
-    assert not judge.observe(NONE, True, 50.0 + CHANGE_SECONDS - 1)
-    assert judge.observe(NONE, True, 50.0 + CHANGE_SECONDS)
+    assert judge.observe(COMPLETE, ALL_RUN, 51.0), "the old listeners, which Squid still has, were not reported"
+    assert not judge.observe(NOT_LISTENING, ALL_RUN, 61.0)
+    assert not judge.observe(NOT_LISTENING, ALL_RUN, 50.0 + CHANGE_SECONDS - 1)
+    assert judge.observe(NOT_LISTENING, ALL_RUN, 50.0 + CHANGE_SECONDS)
     # If a process of Squid is missing, Squid is not reading its configuration.
     judge.expect_change(200.0)
-    assert judge.observe(GOOD, True, 201.0)
-    assert not judge.observe(NONE, False, 202.0)
-    assert judge.observe(NONE, False, 202.0 + TOLERATED_SECONDS)
+    assert judge.observe(COMPLETE, ALL_RUN, 201.0)
+    assert not judge.observe(NOT_LISTENING, ONE_MISSING, 202.0)
+    assert judge.observe(NOT_LISTENING, ONE_MISSING, 202.0 + TOLERATED_SECONDS)
 
 
-def test_squid_must_restart_after_long_without_listeners() -> None:
+def test_squid_must_restart_after_a_long_time_without_listeners() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, ALL_RUN, 0.0)
     for second in range(10, 10 + int(WITHOUT_PROCESSES_SECONDS)):
-        judge.observe(NONE, True, float(second))
-        assert not judge.must_restart(False, float(second))
-    assert judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
+        judge.observe(NOT_LISTENING, ALL_RUN, float(second))
+        assert not judge.must_restart(ONE_MISSING, float(second))
+    assert judge.must_restart(ONE_MISSING, 10 + WITHOUT_PROCESSES_SECONDS)
     # If all processes of Squid run, Squid may be reading a long configuration.
-    assert not judge.must_restart(True, 10 + WITHOUT_PROCESSES_SECONDS)
-    assert judge.must_restart(True, 10 + WITHOUT_LISTENERS_SECONDS)
-    judge.observe(TOO_FEW, True, 10 + WITHOUT_PROCESSES_SECONDS)
-    assert not judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert not judge.must_restart(ALL_RUN, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert judge.must_restart(ALL_RUN, 10 + WITHOUT_LISTENERS_SECONDS)
+    judge.observe(TOO_FEW, ALL_RUN, 10 + WITHOUT_PROCESSES_SECONDS)
+    assert not judge.must_restart(ONE_MISSING, 10 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_long_reload_is_awaited_even_without_a_worker() -> None:
     """Defect: the supervisor ended the worker that read the file, 15 seconds after the worker closed its listeners."""
     judge = ListenJudge(0.0)
-    judge.observe(GOOD, True, 0.0)
+    judge.observe(COMPLETE, ALL_RUN, 0.0)
     judge.expect_change(100.0)
-    judge.observe(GOOD, True, 101.0)
+    judge.observe(COMPLETE, ALL_RUN, 101.0)
     for second in range(102, 102 + int(WITHOUT_LISTENERS_SECONDS)):
-        judge.observe(NONE, False, float(second))
-        assert not judge.must_restart(False, float(second))
-    assert judge.must_restart(False, 102.0 + WITHOUT_LISTENERS_SECONDS)
-    judge.observe(GOOD, True, 300.0)
-    judge.observe(NONE, False, 400.0)
-    assert judge.must_restart(False, 400.0 + WITHOUT_PROCESSES_SECONDS)
+        judge.observe(NOT_LISTENING, ONE_MISSING, float(second))
+        assert not judge.must_restart(ONE_MISSING, float(second))
+    assert judge.must_restart(ONE_MISSING, 102.0 + WITHOUT_LISTENERS_SECONDS)
+    judge.observe(COMPLETE, ALL_RUN, 300.0)
+    judge.observe(NOT_LISTENING, ONE_MISSING, 400.0)
+    assert judge.must_restart(ONE_MISSING, 400.0 + WITHOUT_PROCESSES_SECONDS)
 
 
 def test_start_has_time_to_read_a_long_file() -> None:
     judge = ListenJudge(0.0)
-    judge.observe(NONE, True, 1.0)
-    assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS - 1)
-    assert judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
+    judge.observe(NOT_LISTENING, ALL_RUN, 1.0)
+    assert not judge.must_restart(ONE_MISSING, WITHOUT_LISTENERS_SECONDS - 1)
+    assert judge.must_restart(ONE_MISSING, WITHOUT_LISTENERS_SECONDS)
 
 
 def test_time_without_a_check_does_not_count_as_time_without_listeners() -> None:
@@ -163,19 +166,19 @@ def test_time_without_a_check_does_not_count_as_time_without_listeners() -> None
     judge = ListenJudge(0.0)
     assert not judge.observe_unknown(0.0)
     assert judge.next_check == INTERVAL
-    assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
-    assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
-    # The last successful check was during a reload.
-    judge.observe(GOOD, True, 200.0)
+    assert not judge.must_restart(ALL_RUN, WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(ONE_MISSING, WITHOUT_LISTENERS_SECONDS)
+    # During a reload, a check finds no listener, and the next check fails.
+    judge.observe(COMPLETE, ALL_RUN, 200.0)
     judge.expect_change(300.0)
-    judge.observe(NONE, True, 301.0)
+    judge.observe(NOT_LISTENING, ALL_RUN, 301.0)
     judge.observe_unknown(302.0)
-    assert not judge.must_restart(True, 301.0 + WITHOUT_LISTENERS_SECONDS)
-    assert not judge.must_restart(False, 301.0 + WITHOUT_LISTENERS_SECONDS)
-    # The time begins at the next check that succeeds.
-    judge.observe(NONE, True, 500.0)
-    assert not judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
-    assert judge.must_restart(True, 500.0 + WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(ALL_RUN, 301.0 + WITHOUT_LISTENERS_SECONDS)
+    assert not judge.must_restart(ONE_MISSING, 301.0 + WITHOUT_LISTENERS_SECONDS)
+    # The time without listeners begins at the next check that succeeds.
+    judge.observe(NOT_LISTENING, ALL_RUN, 500.0)
+    assert not judge.must_restart(ALL_RUN, 500.0 + WITHOUT_LISTENERS_SECONDS - 1)
+    assert judge.must_restart(ALL_RUN, 500.0 + WITHOUT_LISTENERS_SECONDS)
 
 
 def test_change_without_a_check_ends_after_its_time() -> None:
@@ -200,7 +203,7 @@ def test_processes_without_any_cpu_time_are_found() -> None:
         assert stuck.observe({5: 100, 6: number}) == frozenset()
     assert stuck.observe({5: 100, 6: 10}) == {5}
     assert stuck.observe({5: 100, 6: 11, 7: 0}) == {5}
-    # Process 5 runs again, and a new process has the PID of an ended process.
+    # Process 5 runs again. Process 7 has ended, and a new process gets its PID.
     assert stuck.observe({5: 101, 6: 12}) == frozenset()
     assert stuck.observe({5: 101, 7: 0}) == frozenset()
 

@@ -59,7 +59,7 @@ def test_packaged_library_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_library_or_compiler_that_others_can_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Defect: root loaded any library, and ran any compiler, that a variable of the environment named."""
+    """Defect: root loaded any library, and ran any compiler, that an environment variable named."""
     directory = tmp_path / "bin"
     directory.mkdir(0o755)
     file = directory / "file"
@@ -84,10 +84,10 @@ def test_library_or_compiler_that_others_can_write_is_refused(
     directory.chmod(0o777)
     with pytest.raises(shim.ShimError, match=r"bin can be written by others \(mode 0777\)"):
         use(str(file))
-    # This is the mode of /tmp.
+    # Other users cannot replace a file in a directory with this mode, which /tmp has.
     directory.chmod(0o1777)
     use(f"{directory}/../bin/file")
-    # Another user could change the target of this link.
+    # A link is followed. Here, only this user can replace the link and its target.
     (directory / "link").symlink_to(file)
     directory.chmod(0o755)
     use(str(directory / "link"))
@@ -105,7 +105,7 @@ def test_library_or_compiler_that_others_can_write_is_refused(
     [
         ("fair", set(), [shim.TURNS, shim.LISTEN]),
         ("fair", set(shim.FEATURES), [shim.TURNS, shim.LISTEN]),
-        # The feature zero-read, which corrects uploads, is in the same library.
+        # The feature zero-read, which corrects uploads, is in the library TURNS, too.
         ("kernel", set(), [shim.TURNS, shim.LISTEN]),
         ("kernel", {"zero-read"}, [shim.LISTEN]),
     ],

@@ -52,7 +52,7 @@ def test_comment_at_the_end_is_not_part_of_the_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "then", "otherwise"),
+    ("condition", "then_applies", "else_applies"),
     [
         ("1 = 1", True, False),
         ("1 = 2", False, True),
@@ -72,13 +72,20 @@ def test_comment_at_the_end_is_not_part_of_the_words() -> None:
         ("1 = 1 # one", None, None),
     ],
 )
-def test_condition_decides_which_branch_applies(condition: str, then: bool | None, otherwise: bool | None) -> None:
+def test_condition_decides_which_branch_applies(
+    condition: str, then_applies: bool | None, else_applies: bool | None
+) -> None:
     texts = ["via on", f"if {condition}", "via off", "else", "via on", "endif", "workers 2"]
     lines = [PhysicalLine("f", number, text) for number, text in enumerate(texts, 1)]
     found = [s for s in all_statements(lines, "n") if s.directive in ("via", "workers")]
     assert list(statements(lines, "n")) == [s for s in all_statements(lines, "n") if s.applies is not False]
-    assert [statement.applies for statement in found] == [True, then, otherwise, True]
-    assert [statement.conditional for statement in found] == [False, then is not True, otherwise is not True, False]
+    assert [statement.applies for statement in found] == [True, then_applies, else_applies, True]
+    assert [statement.conditional for statement in found] == [
+        False,
+        then_applies is not True,
+        else_applies is not True,
+        False,
+    ]
 
 
 def test_nested_condition_overrides_the_outer_condition() -> None:
@@ -118,20 +125,20 @@ endif
 def test_statements_in_a_false_condition_are_ignored(
     tmp_path: Path, condition: str, ports: tuple[int, ...], user: str
 ) -> None:
-    checked = check(write(tmp_path, main=CONDITIONAL.replace("if false", f"if {condition}")), "n", None)
+    checked = check(write_files(tmp_path, main=CONDITIONAL.replace("if false", f"if {condition}")), "n", None)
     assert (checked.ports, checked.effective_user) == (ports, user)
-    wrong = [line for line in (6, 7) if any(problem.line == line for problem in checked.problems)]
-    assert wrong == ([6, 7] if condition == "true" else [])
+    lines_with_problems = [line for line in (6, 7) if any(problem.line == line for problem in checked.problems)]
+    assert lines_with_problems == ([6, 7] if condition == "true" else [])
 
 
-def write(directory: Path, **files: str) -> Path:
+def write_files(directory: Path, **files: str) -> Path:
     for name, text in files.items():
         (directory / f"{name}.conf").write_text(text.replace("DIR", str(directory)))
     return directory / "main.conf"
 
 
 def test_include_is_replaced_by_the_lines_of_its_files(tmp_path: Path) -> None:
-    main = write(
+    main = write_files(
         tmp_path,
         main="via on\ninclude DIR/part*.conf\nworkers 2",
         part1="http_port 1",
@@ -150,7 +157,7 @@ def test_include_is_replaced_by_the_lines_of_its_files(tmp_path: Path) -> None:
 
 
 def test_rendered_file_has_the_lines_in_their_order(tmp_path: Path) -> None:
-    main = write(tmp_path, main="a\ninclude DIR/part.conf\nb \\\n c", part="x\n\ny")
+    main = write_files(tmp_path, main="a\ninclude DIR/part.conf\nb \\\n c", part="x\n\ny")
     lines, _ = read(main, "n")
     assert render(lines).decode().split("\n")[:-1] == [line.text for line in lines]
     reread = [PhysicalLine("", 0, line) for line in render(lines).decode().splitlines()]
@@ -196,7 +203,7 @@ def test_bytes_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
 )
 def test_problem_names_its_file_and_line(tmp_path: Path, text: str, place: tuple[str, int], words: str) -> None:
     branches = {"if": "if 1 = 1\nvia on\nendif\n", "else": "via on\nelse\n", "open": "if 1 = 2\nvia on\n"}
-    _, problems = read(write(tmp_path, main=text, nul="# \0", **branches), "n")
+    _, problems = read(write_files(tmp_path, main=text, nul="# \0", **branches), "n")
     (problem,) = problems
     assert (Path(problem.file).name, problem.line) == place
     assert words in str(problem)
@@ -204,7 +211,7 @@ def test_problem_names_its_file_and_line(tmp_path: Path, text: str, place: tuple
 
 def test_includes_of_sixteen_levels_are_accepted(tmp_path: Path) -> None:
     files = {f"f{depth}": f"include DIR/f{depth + 1}.conf\n" for depth in range(1, MAX_DEPTH)}
-    main = write(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH}": "via on"})
+    main = write_files(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH}": "via on"})
     lines, problems = read(main, "n")
     assert problems == ()
     assert "via on" in [line.text for line in lines]
@@ -212,7 +219,7 @@ def test_includes_of_sixteen_levels_are_accepted(tmp_path: Path) -> None:
 
 def test_includes_of_seventeen_levels_are_refused(tmp_path: Path) -> None:
     files = {f"f{depth}": f"include DIR/f{depth + 1}.conf\n" for depth in range(1, MAX_DEPTH + 1)}
-    main = write(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH + 1}": "via on"})
+    main = write_files(tmp_path, main="include DIR/f1.conf\n", **files, **{f"f{MAX_DEPTH + 1}": "via on"})
     _, problems = read(main, "n")
     assert [(Path(each.file).name, each.text) for each in problems] == [("f16.conf", "includes more than 16 deep")]
 
@@ -220,14 +227,14 @@ def test_includes_of_seventeen_levels_are_refused(tmp_path: Path) -> None:
 def test_file_that_includes_itself_is_read_once(tmp_path: Path) -> None:
     """Otherwise, the parser would read the three lines 3**16 times, under several names of the same file."""
     (tmp_path / "link.conf").symlink_to("main.conf")
-    main = write(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
+    main = write_files(tmp_path, main="include DIR/main.conf\ninclude DIR/./ma*.conf\ninclude DIR/link.conf\n")
     lines, problems = read(main, "n")
     assert len(lines) == 3
     assert [each.line for each in problems] == [1, 2, 3]
 
 
 def test_include_that_is_a_command_or_never_applies_is_kept(tmp_path: Path) -> None:
-    main = write(tmp_path, main="if false\ninclude /nonexistent/x.conf\nendif\ninclude |/bin/generate\n")
+    main = write_files(tmp_path, main="if false\ninclude /nonexistent/x.conf\nendif\ninclude |/bin/generate\n")
     lines, problems = read(main, "n")
     assert problems == ()
     assert [line.text for line in lines if "include" in line.text] == ["include /nonexistent/x.conf", "include |/bin/generate"]  # fmt: skip  # noqa: E501
@@ -245,7 +252,7 @@ def test_line_of_more_than_8190_bytes_is_refused(tmp_path: Path) -> None:
 
 
 def test_include_in_a_condition_on_processes_is_also_replaced(tmp_path: Path) -> None:
-    main = write(
+    main = write_files(
         tmp_path, main="if ${process_number} = 1\ninclude DIR/one.conf\nendif\n", one="http_access allow all\n"
     )
     lines, problems = read(main, "n")
@@ -260,7 +267,7 @@ def test_only_blanks_and_tabs_separate_words() -> None:
     (statement,) = all_statements(lines, "n")
     assert statement.words == ("acl", "a\u00a0b\x1cc\vd", "src", "all")
     assert [s.text for s in all_statements([PhysicalLine("f", 1, "\u00a0# via on")], "n")] == ["\u00a0# via on"]
-    # After these words, Squid itself searches for white space as C defines it.
+    # Between "if" and its condition, Squid accepts any white space as C defines it.
     lines = [PhysicalLine("f", n, text) for n, text in enumerate(["if\vfalse", "via on", "endif", "if\u00a0false"], 1)]
     assert [s.applies for s in all_statements(lines, "n")] == [True, False, False, True]
 
@@ -282,7 +289,7 @@ def test_missing_file_is_a_problem() -> None:
 )
 def test_check_page_header_of_an_earlier_version_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     """The old header contains only the client's address and port, which another connection may share."""
-    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    checked = check(write_files(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     found = [each for each in checked.problems if "from an earlier version" in each.text]
     assert [(each.line, each.warning) for each in found] == [(2, True)] * warned
     assert all('"%>a %>p %>la %>lp" check_page' in each.allowed for each in found)
@@ -291,7 +298,7 @@ def test_check_page_header_of_an_earlier_version_is_a_warning(tmp_path: Path, te
 @pytest.mark.parametrize(("text", "warned"), [("half_closed_clients on", True), ("half_closed_clients off", False)])
 def test_half_closed_clients_are_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
     """With this setting, a client can crash Squid 5.7 and 6.13."""
-    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    checked = check(write_files(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "half_closed" in each.text] == [
         (2, True)
     ] * warned
@@ -313,7 +320,7 @@ def test_half_closed_clients_are_a_warning(tmp_path: Path, text: str, warned: bo
     ],
 )
 def test_log_that_ends_squid_if_its_disk_is_full_is_a_warning(tmp_path: Path, text: str, warned: bool) -> None:
-    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    checked = check(write_files(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [(each.line, each.warning) for each in checked.problems if "disk is full" in each.text] == [
         (2, True)
     ] * warned
@@ -330,18 +337,18 @@ def test_log_that_ends_squid_if_its_disk_is_full_is_a_warning(tmp_path: Path, te
     ],
 )
 def test_advice_on_a_full_disk_keeps_the_format_and_the_acls(tmp_path: Path, text: str, advised: str) -> None:
-    checked = check(write(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
+    checked = check(write_files(tmp_path, main=f"http_port 3128\n{text}\n"), "n", None)
     assert [each.allowed for each in checked.problems if "disk is full" in each.text] == [advised]
 
 
 def test_port_statement_without_space_for_added_options_is_refused(tmp_path: Path) -> None:
     """The proxy adds options to the statement."""
     for length, problems in ((8150, 0), (8170, 1)):
-        checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
+        checked = check(write_files(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
         assert len([each for each in checked.problems if "Squid splits it" in each.text]) == problems
-    checked = check(write(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
+    checked = check(write_files(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
     assert not [each for each in checked.problems if "Squid splits it" in each.text], (
-        "a statement on several lines has space"
+        "a statement on several lines was refused"
     )
 
 
@@ -355,12 +362,15 @@ def test_changed_statement_is_split_into_lines_that_squid_joins(
     words: list[str], end: str, blanks: str, spare: int
 ) -> None:
     text = blanks.join(["acl", "a", "src", *words, end])
-    count = spare + 1 + len(text.encode()) // 4000
-    lines = [PhysicalLine("squid.conf", 1, "via on"), *(PhysicalLine("squid.conf", n, "a\\") for n in range(count))]
-    lines += [PhysicalLine("squid.conf", count, "end"), PhysicalLine("squid.conf", 9, "via off")]
+    line_count = spare + 1 + len(text.encode()) // 4000
+    lines = [
+        PhysicalLine("squid.conf", 1, "via on"),
+        *(PhysicalLine("squid.conf", n, "a\\") for n in range(line_count)),
+    ]
+    lines += [PhysicalLine("squid.conf", line_count, "end"), PhysicalLine("squid.conf", 9, "via off")]
     (statement,) = (each for each in all_statements(lines, "n") if each.text.endswith("end"))
     replace_statement(lines, statement, text)
-    assert len(lines) == count + 3
+    assert len(lines) == line_count + 3
     assert [each.text for each in all_statements(lines, "n")] == ["via on", text, "via off"]
     longest = max(len(line.text.encode()) for line in lines)
     assert longest <= 8190
@@ -373,7 +383,7 @@ def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> 
     """Defect: the parser lost the blank after the backslash, so that the next line, a deny rule, joined the
     statement."""
     rules = "acl here src 10.0.0.0/8\nhttp_access deny !here\nhttp_access allow all\n"
-    main = write(tmp_path, main=f"{port}\n{rules}")
+    main = write_files(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)
     assert not [each for each in checked.problems if "open proxy" in each.text]
     main.write_bytes(checked.render(2, mptcp_option=True))

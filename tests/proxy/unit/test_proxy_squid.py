@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the output of the installed Squid about a configuration."""
+"""Tests for Squid's check of a configuration: the decoding of the output, the time limit, and the cancellation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_proxy.process import children
 from mptcp_proxy.squid import PARSE_SECONDS, CheckCancelledError, Squid
 
 STATEMENT = b"auth_param basic realm M\xc3\xbcller \xff"
-PARSE = """
+PARSING_PROGRAM = """
 import locale, sys
 from pathlib import Path
 from mptcp_proxy.squid import Squid
@@ -31,9 +31,9 @@ def test_output_of_squid_is_decoded_in_the_same_way_in_any_locale(tmp_path: Path
     program = tmp_path / "squid"
     program.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.buffer.write({STATEMENT!r})\n")
     program.chmod(0o755)
-    # Not every host has a Latin-1 locale, so use the ASCII locale. Without the variables, Python would use UTF-8.
+    # Not every host has a Latin-1 locale, so use the ASCII locale. The other variables prevent that Python uses UTF-8.
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    argv = [sys.executable, "-c", PARSE, str(program)]
+    argv = [sys.executable, "-c", PARSING_PROGRAM, str(program)]
     answer = subprocess.run(argv, env=environment, capture_output=True, encoding="ascii", check=True)
     encoding, parsed = answer.stdout.splitlines()
     assert encoding not in ("UTF-8", "utf-8")

@@ -12,28 +12,28 @@ from mptcp_proxy.configuration.squid_problems import MAX_ROUNDS, NO_TIME, fatal_
 from mptcp_proxy.problem import Problem
 
 STAMP = "2026/11/21 00:14:50| "
-Squid = Callable[[Sequence[PhysicalLine]], str]
+Parse = Callable[[Sequence[PhysicalLine]], str]
 
 
-def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
-    """Return a fake Squid that prints the *remarks* of each statement that begins with their key, and stops after
-    "FATAL: Bungled"."""
+def fake_squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Parse:
+    """Return a fake Squid that prints its *remarks* about each statement that begins with a key of *remarks*. It stops
+    after "FATAL: Bungled"; otherwise, it prints *end* last."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
         for statement in all_statements(lines, "n"):
             printed.append(f"Processing: {statement.text}")
-            for beginning, more in remarks.items():
+            for beginning, remarks_of_statement in remarks.items():
                 if statement.text.startswith(beginning):
-                    printed += more
-                    if any(remark.startswith("FATAL: Bungled") for remark in more):
+                    printed += remarks_of_statement
+                    if any(remark.startswith("FATAL: Bungled") for remark in remarks_of_statement):
                         return "\n".join(STAMP + line for line in printed)
         return "\n".join(STAMP + line for line in [*printed, *end])
 
     return parse
 
 
-def problems_of(parse: Squid, *texts: str) -> list[Problem]:
+def problems_of(parse: Parse, *texts: str) -> list[Problem]:
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
     return list(squid_problems(lines, "n", parse))
 
@@ -118,28 +118,28 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
     ],
 )  # fmt: skip
 def test_remark_of_squid_becomes_a_problem(text: str, remarks: list[str], expected: str) -> None:
-    (problem,) = problems_of(squid({text.split(maxsplit=1)[0]: remarks}), text, "workers 2")
+    (problem,) = problems_of(fake_squid({text.split(maxsplit=1)[0]: remarks}), text, "workers 2")
     assert str(problem).startswith(expected)
 
 
-def test_all_fatal_mistakes_are_found_with_their_places() -> None:
-    parse = squid({"via maybe": ["ERROR: bad", BUNGLED], "workers two": ["ERROR: worse", BUNGLED]})
+def test_all_fatal_mistakes_are_found_with_their_lines() -> None:
+    parse = fake_squid({"via maybe": ["ERROR: bad", BUNGLED], "workers two": ["ERROR: worse", BUNGLED]})
     problems = problems_of(parse, "via maybe", "icp_port 0", "workers \\", "  two", "cache deny all")
     assert [(problem.line, problem.text) for problem in problems] == [(1, "via maybe: bad"), (4, "workers two: worse")]
 
 
 def test_remark_is_reported_once_although_squid_runs_again() -> None:
-    parse = squid({"a": ["WARNING: odd"], "b": ["ERROR: bad", BUNGLED], "c": ["ERROR: bad", BUNGLED]})
+    parse = fake_squid({"a": ["WARNING: odd"], "b": ["ERROR: bad", BUNGLED], "c": ["ERROR: bad", BUNGLED]})
     assert [problem.line for problem in problems_of(parse, "a", "b", "c")] == [1, 2, 3]
 
 
 def test_equal_statements_are_distinguished() -> None:
-    parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
+    parse = fake_squid({"via maybe": ["ERROR: bad", BUNGLED]})
     assert [problem.line for problem in problems_of(parse, "via maybe", "via maybe")] == [1, 2]
 
 
 def test_use_of_a_wrongly_defined_name_is_not_a_second_mistake() -> None:
-    parse = squid(
+    parse = fake_squid(
         {
             "acl a": ["unknown netmask", BUNGLED],
             "http_access allow a": ["ACL not found: a", BUNGLED],
@@ -151,27 +151,29 @@ def test_use_of_a_wrongly_defined_name_is_not_a_second_mistake() -> None:
 
 
 def test_fatal_remark_after_the_last_line_concerns_the_file() -> None:
-    (problem,) = problems_of(squid({}, end=["FATAL: No valid signing certificate configured for HTTPS_port"]), "via on")
+    (problem,) = problems_of(
+        fake_squid({}, end=["FATAL: No valid signing certificate configured for HTTPS_port"]), "via on"
+    )
     assert str(problem) == "squid.conf: No valid signing certificate configured for HTTPS_port"
 
 
 def test_usual_output_of_squid_gives_no_problem() -> None:
     end = ["Initializing https:// proxy context", "  Finished.  Wrote 0 entries.", "CPU Usage: 0.017 seconds", ""]
-    assert problems_of(squid({}, end=end), "via on") == []
+    assert problems_of(fake_squid({}, end=end), "via on") == []
 
 
-def test_skipped_branches_do_not_shift_the_places() -> None:
-    parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
+def test_skipped_branches_do_not_shift_the_line_numbers() -> None:
+    parse = fake_squid({"via maybe": ["ERROR: bad", BUNGLED]})
     problems = problems_of(parse, "if false", "workers 2", "endif", "workers 2", "via maybe")
     assert [(problem.line, problem.text) for problem in problems] == [(5, "via maybe: bad")]
 
 
-def squid_with_line(text: str, at: int = -1) -> Squid:
-    """Return a fake Squid that prints each statement that it reads, and inserts *text* before the output line *at*."""
+def fake_squid_with_line(text: str, position: int = -1) -> Parse:
+    """Return a fake Squid that prints each statement, and inserts *text* before the output line *position*."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
-        printed = squid({})(lines).split("\n")
-        return "\n".join([*printed[:at], STAMP + text, *printed[at:]])
+        printed = fake_squid({})(lines).split("\n")
+        return "\n".join([*printed[:position], STAMP + text, *printed[position:]])
 
     return parse
 
@@ -180,29 +182,29 @@ def squid_with_line(text: str, at: int = -1) -> Squid:
     ("parse", "texts", "expected"),
     [
         (
-            squid_with_line("Processing: http_access allow all"),
+            fake_squid_with_line("Processing: http_access allow all"),
             ["via on", "http_access deny all"],
             'squid.conf:2: Squid reads "http_access allow all" here, this check "http_access deny all": Squid would',
         ),
         (
-            lambda lines: squid({})(lines) + f"\n{STAMP}Processing: http_access allow all",
+            lambda lines: fake_squid({})(lines) + f"\n{STAMP}Processing: http_access allow all",
             ["via on"],
             'squid.conf:1: Squid reads "http_access allow all" here, this check nothing: Squid would not act',
         ),
         (
-            lambda lines: squid({})(lines[:1]),
+            lambda lines: fake_squid({})(lines[:1]),
             ["via on", "http_access deny all"],
             'squid.conf:2: Squid reads nothing here, this check "http_access deny all": Squid would not act',
         ),
         (
-            squid_with_line("Processing Configuration File: /etc/other.conf (depth 1)"),
+            fake_squid_with_line("Processing Configuration File: /etc/other.conf (depth 1)"),
             ["via on"],
             "squid.conf: Squid reads the file /etc/other.conf, which this check has not read",
         ),
         (lambda _: "", ["via on"], 'squid.conf:1: Squid reads nothing here, this check "via on"'),
     ],
 )
-def test_difference_between_squid_and_the_check_is_refused(parse: Squid, texts: list[str], expected: str) -> None:
+def test_difference_between_squid_and_the_check_is_refused(parse: Parse, texts: list[str], expected: str) -> None:
     (problem,) = problems_of(parse, *texts)
     assert str(problem).startswith(expected)
     assert "--allow-open-proxy" in problem.allowed
@@ -211,16 +213,16 @@ def test_difference_between_squid_and_the_check_is_refused(parse: Squid, texts: 
     assert [each.warning for each in squid_problems(lines, "n", parse, allow_open=True)] == [True]
 
 
-def test_parsing_process_is_not_a_worker() -> None:
+def test_macro_that_squid_replaces_is_not_a_difference() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
-        return squid({})(lines).replace("${process_number}", "0").replace("${process_name}", "squid")
+        return fake_squid({})(lines).replace("${process_number}", "0").replace("${process_name}", "squid")
 
     assert problems_of(parse, "cache_dir rock /x/${process_number} 100", "if ${process_number} = 1", "endif") == []
 
 
 def test_fatal_remark_without_a_line_is_reported_once() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
-        return squid({}, end=["FATAL: String is not a integer number: 'x'"])(lines[:2])
+        return fake_squid({}, end=["FATAL: String is not a integer number: 'x'"])(lines[:2])
 
     (problem,) = problems_of(parse, "via on", "if x = 1", "endif")
     assert problem.text == "String is not a integer number: 'x'"
@@ -241,10 +243,10 @@ def test_number_of_runs_of_squid_is_bounded() -> None:
 def test_slow_squid_is_not_run_again() -> None:
     """Defect: without a name server, each host name took ten seconds.
 
-    In this time, the supervisor sent no watchdog message during a reload, and systemd waits only for three minutes.
+    During a reload, the supervisor sent no watchdog message in this time; systemd waits only three minutes for one.
     """
     calls = 0
-    parse = squid({"acl": ["Bad host/IP", BUNGLED]})
+    parse = fake_squid({"acl": ["Bad host/IP", BUNGLED]})
 
     def slow_parse(lines: Sequence[PhysicalLine]) -> str:
         nonlocal calls

@@ -15,7 +15,7 @@ from mptcp_proxy.process import children
 from mptcp_proxy.trial import Trial
 
 
-def outcome(trial: Trial) -> str:
+def await_outcome(trial: Trial) -> str:
     found: list[str] = []
 
     def is_known() -> bool:
@@ -47,7 +47,7 @@ def no_child_remains() -> Iterator[None]:
 def test_outcome_is_the_fatal_error_of_squid(printed: str, expected: str) -> None:
     trial = Trial(["sh", "-c", 'printf "%s\\n" "$0" >&2', printed])
     trial.begin()
-    assert outcome(trial) == expected
+    assert await_outcome(trial) == expected
     assert not trial.is_running
 
 
@@ -56,18 +56,18 @@ def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
     before = set(children(os.getpid()))
     trial.begin()
 
-    def is_collected() -> bool:
+    def is_reaped() -> bool:
         reap(squid=0)
         return before.issuperset(children(os.getpid()))
 
-    wait_until(is_collected, "another caller has reaped the process")
-    assert outcome(trial) == "Squid would end at Bungled"
+    wait_until(is_reaped, "another caller has reaped the process")
+    assert await_outcome(trial) == "Squid would end at Bungled"
 
 
 def test_trial_that_takes_too_long_is_ended() -> None:
     trial = Trial(["sleep", "3600"], seconds=0.05)
     trial.begin()
-    assert outcome(trial).startswith(
+    assert await_outcome(trial).startswith(
         "Squid does not read its configuration within 0.05 s; if that contains host names, Squid waits"
     )
     assert not trial.is_running
@@ -86,5 +86,5 @@ def test_trial_that_cannot_start_has_an_error_as_outcome(tmp_path: Path) -> None
     trial = Trial([str(tmp_path / "squid")])
     trial.begin()
     assert trial.is_running
-    assert outcome(trial).startswith("cannot test whether Squid reads its configuration: ")
+    assert await_outcome(trial).startswith("cannot test whether Squid reads its configuration: ")
     assert not trial.is_running

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_invalid_number_is_reported_with_its_line() -> None:
         statements(lines("workers 0", "workers -1", f"workers {MAX_WORKERS + 1}", "workers 2", "workers two"), "n")
     )
     found = list(worker_problems(configuration, 2))
+    # Squid itself reports the word "two".
     assert [(p.line, p.warning) for p in found] == [(1, False), (2, False), (3, False)]
     assert str(found[0]) == (
         "squid.conf:1: workers 0: not a number of workers"
@@ -105,7 +107,7 @@ def test_more_workers_than_processors_are_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "refused"),
+    ("directives", "refused"),
     [
         (["cache_dir ufs /c 100 16 256", "workers 2"], True),
         (["workers 2", "cache_dir aufs /c 100 16 256"], True),
@@ -118,16 +120,16 @@ def test_more_workers_than_processors_are_a_warning() -> None:
         (["if false", "cache_dir ufs /c 100 16 256", "endif", "workers 2"], False),
     ],
 )
-def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str], refused: bool) -> None:
-    """Squid 5.7 starts: one worker ends with "Failed to rename log file", and the other worker uses its files."""
-    found = list(worker_problems(list(statements(lines(*texts), "n")), 2))
+def test_cache_that_several_workers_would_overwrite_is_refused(directives: list[str], refused: bool) -> None:
+    """Squid 5.7 accepts it: one worker ends with "Failed to rename log file", the other uses the files of both."""
+    found = list(worker_problems(list(statements(lines(*directives), "n")), 2))
     assert [(each.warning, "2 workers would overwrite each other's files" in each.text) for each in found] == [
         (False, True)
     ] * refused
 
 
 @pytest.mark.parametrize(
-    ("text", "running", "refused"),
+    ("text", "running_workers", "refused"),
     [
         ("delay_pools 1", 2, True),
         ("cache_dir ufs /c 100 16 256", 2, True),
@@ -135,14 +137,14 @@ def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str],
         ("via on", 2, False),
     ],
 )
-@pytest.mark.parametrize("stated", ["# nothing", "workers 1"])
+@pytest.mark.parametrize("workers_line", ["# nothing", "workers 1"])
 def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
-    text: str, running: int, refused: bool, stated: str
+    text: str, running_workers: int, refused: bool, workers_line: str
 ) -> None:
     requested = requested_workers(
-        list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ENOUGH_SHARED_MEMORY
+        list(statements(lines("via on", text, workers_line), "n")), Role.PROXY, 4, ENOUGH_SHARED_MEMORY
     )
-    problem = reload_obstacle(requested, running)
+    problem = reload_obstacle(requested, running_workers)
     if refused:
         words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have its own; restart the proxy"
         assert str(problem) == f"squid.conf:2: {words}"
@@ -150,7 +152,7 @@ def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
         assert problem is None
 
 
-def test_reload_accepts_the_setting_if_several_workers_are_stated() -> None:
+def test_reload_accepts_a_setting_for_one_worker_if_several_are_stated() -> None:
     configuration = list(statements(lines("delay_pools 1", "workers 2"), "n"))
     assert reload_obstacle(requested_workers(configuration, Role.PROXY, 4, ENOUGH_SHARED_MEMORY), 3) is None
     assert reload_obstacle(Workers(4), 2) is None
@@ -175,7 +177,7 @@ def test_stated_number_is_replaced_with_a_number_in_the_first_line() -> None:
     ],
 )
 def test_ports_of_several_workers_get_the_option_worker_queues(original: list[str], expected_lines: list[str]) -> None:
-    # By default, Squid restarts a worker that it has given up only after an hour.
+    # By default, Squid waits an hour before it again restarts a worker that ended several times.
     assert texts(with_workers(lines(*original), 2)) == [
         "workers 2",
         "hopeless_kid_revival_delay 10 seconds",
@@ -189,8 +191,8 @@ def test_reload_keeps_the_number_of_running_workers(tmp_path: Path) -> None:
     file.write_text("workers 1\nhttp_port 3128\n")
     checked = check(file, "n", None)
     assert checked.workers.count == 1
-    first = "workers 3\nhopeless_kid_revival_delay 10 seconds\n"
-    assert checked.render(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
+    first_lines = "workers 3\nhopeless_kid_revival_delay 10 seconds\n"
+    assert checked.render(3).decode() == f"{first_lines}\nhttp_port 3128 worker-queues\n"
 
 
 def test_only_usable_processors_are_counted() -> None:
@@ -211,7 +213,7 @@ def test_default_is_one_worker_without_space_for_shared_memory() -> None:
 
 def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", tmp_path / "nowhere") == 0
-    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a size has no limit"
+    assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a size counts as full"
     file_system = os.statvfs(tmp_path)
     assert shared_memory("n", tmp_path) == pytest.approx(file_system.f_bavail * file_system.f_frsize, rel=0.1)
     assert shared_memory("n") > MIN_SHARED_MEMORY
@@ -227,7 +229,7 @@ def test_own_segments_of_an_instance_count_as_free_space(monkeypatch: pytest.Mon
     assert shared_memory("other", tmp_path) == free
 
 
-def test_files_of_other_users_with_its_names_do_not_count_as_free_space(
+def test_files_of_other_users_with_names_of_segments_do_not_count_as_free_space(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Defect: links to large files and other users' files counted as free space, and workers ended on a full disk."""
@@ -242,12 +244,14 @@ def test_files_of_other_users_with_its_names_do_not_count_as_free_space(
     assert shared_memory("n", tmp_path) > free
     # The owner is neither root, nor the calling user, nor Squid's user.
     other_owner = list((tmp_path / "n-file.shm").stat())
-    other_owner[4] = 54321
+    other_owner[stat.ST_UID] = 54321
     monkeypatch.setattr(Path, "lstat", lambda _: os.stat_result(other_owner))
     assert shared_memory("n", tmp_path) == free
 
 
-def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shared_memory_directory_is_that_of_the_running_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("mptcp_proxy.configuration.check.pid_in", lambda *_: os.getpid())
     assert shared_directory(Places("n")) == Path(f"/proc/{os.getpid()}/root/dev/shm")
     monkeypatch.setattr("mptcp_proxy.configuration.check.pid_in", lambda *_: None)
@@ -255,7 +259,7 @@ def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("texts", "size"),
+    ("directives", "size"),
     [
         ([], CACHE_MEM),
         (["cache_mem 64 MB"], 64 << 20),
@@ -273,9 +277,9 @@ def test_shared_memory_of_a_running_service_is_found(monkeypatch: pytest.MonkeyP
         (["cache deny all", "shared_memory_locking on"], CACHE_MEM),
     ],
 )
-def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size: int) -> None:
+def test_size_of_the_shared_cache_follows_the_directives(directives: list[str], size: int) -> None:
     """Defect: the computed space was too small for a cache, and SIGBUS ended workers on a full disk."""
-    configuration = list(statements(lines(*texts), "n"))
+    configuration = list(statements(lines(*directives), "n"))
     assert shared_cache(configuration) == size
     found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED_MEMORY + size)
     assert found.count == 4
@@ -310,6 +314,7 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     for configured in (["workers 1"], [], ["workers two"]):
         assert list(shared_memory_problems(list(statements(lines(*configured), "n")), 0)) == []
     status = os.statvfs("/dev/shm")
+    # 15,000 free blocks of 4096 bytes.
     small = os.statvfs_result(
         (status.f_bsize, 4096, 15_000, 15_000, 15_000, *status[5:8], status.f_flag, status.f_namemax)
     )
