@@ -326,17 +326,18 @@ import threading
 before, found = len(os.listdir("/proc/self/fd")), []
 def connect_repeatedly():
     for number in range(6):
-        s = socket(); s.connect(("127.0.0.1", 4000 + number % 2)); found.append(protocol(s) - 256 * (number % 2 == 0))
+        s = socket(); s.connect(("127.0.0.1", 4000 + number % 2))
+        found.append(protocol(s) == (6 if number % 2 else 262))
         s.close()
 threads = [threading.Thread(target=connect_repeatedly) for _ in range(8)]
 for each in threads: each.start()
 for each in threads: each.join()
-report(found=sorted(set(found)), count=len(found), more=len(os.listdir("/proc/self/fd")) - before)
+report(right=all(found), count=len(found), more=len(os.listdir("/proc/self/fd")) - before)
 """,
         ports=None,
         parents=PARENTS,
     )
-    assert found == {"found": [TCP], "count": 48, "more": 0}
+    assert found == {"right": True, "count": 48, "more": 0}
     assert preloaded.stderr == ""
 
 

@@ -14,7 +14,7 @@ import pytest
 from preloading import sanitized_libraries
 
 pytestmark = pytest.mark.kernel
-MPTCP = 262
+TCP, MPTCP = 6, 262
 PROGRAM = """
 import json, os, subprocess, sys
 from socket import *
@@ -82,6 +82,9 @@ def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None]
     assert (answer.returncode, answer.stderr) == (0, "")
     # A child that runs the same program has the library; another program has neither library nor variables.
     child, parent = map(json.loads, answer.stdout.splitlines())
-    expected = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
+    variables, is_preloaded = [None] * 3, False
+    listeners = connections = [MPTCP, MPTCP, TCP]
+    reads = ["again", "x"]
+    expected = [variables, is_preloaded, *listeners, *connections, *reads]
     assert child == expected
     assert parent == [*expected, ""]
