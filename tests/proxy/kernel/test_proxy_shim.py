@@ -326,8 +326,8 @@ if os.fork() == 0:
 os.wait()
 """)
     # In the child, the library's constructor has also removed the variables from the environment.
-    hidden = dict.fromkeys(("preload", "ports", "congestion", "parents", "turns"))
-    assert found == {"libraries": sorted((path.name for path in loaded.libraries), reverse=True), **hidden}
+    visible_variables = dict.fromkeys(("preload", "ports", "congestion", "parents", "turns"))
+    assert found == {"libraries": sorted((path.name for path in loaded.libraries), reverse=True), **visible_variables}
 
 
 @pytest.mark.parametrize("start", ["os.execv(ARGV[0], ARGV)", "C.execvp(ARGV[0].encode(), ARGUMENTS)"])
@@ -406,12 +406,12 @@ except BlockingIOError: pass
 loop.unregister(server); server.recv(9); os.close(server.detach())
 if port == 3128:
     if os.fork() == 0: os.execve(sys.executable, ["python", "-c", os.environ["CODE"]], {})
-    report(hidden=os.environ.get("MPTCP_COUNTERS"), child=os.wait()[1])
+    report(visible_variable=os.environ.get("MPTCP_COUNTERS"), child=os.wait()[1])
 sys.stdout.flush(); os._exit(0)
 """
     )
     found = preloaded(code, turns="fair", setup=DESCRIPTORS, CODE=code, MPTCP_COUNTERS=str(file))
-    assert found == {"hidden": None, "child": 0}
+    assert found == {"visible_variable": None, "child": 0}
     counted = library_counters.read(file)
     if state == "file":
         assert counted == {
@@ -443,11 +443,17 @@ def both(protocol):
     c = socket(AF_INET, SOCK_STREAM, protocol); c.connect(("127.0.0.1", 3128)); a, _ = s.accept()
     return [name(a), name(c) == host]
 report(listener=name(s), other=name(t) == host, mptcp=both(262), tcp=both(6),
-     hidden=os.environ.get("MPTCP_CONGESTION"))
+     visible_variable=os.environ.get("MPTCP_CONGESTION"))
 """,
         congestion=other,
     )
-    assert found == {"listener": other, "other": True, "mptcp": [other, True], "tcp": [other, True], "hidden": None}
+    assert found == {
+        "listener": other,
+        "other": True,
+        "mptcp": [other, True],
+        "tcp": [other, True],
+        "visible_variable": None,
+    }
     assert preloaded.stderr == ""
 
 
@@ -473,7 +479,7 @@ report(a=protocol(a), b=protocol(b), host=name(a) == name(b) == host)
 
 NAME_OF_LISTENER = """
 s = socket(); s.bind(("127.0.0.1", 3128)); s.listen()
-report(name=name(s), hidden=os.environ.get("MPTCP_CONGESTION"))
+report(name=name(s), visible_variable=os.environ.get("MPTCP_CONGESTION"))
 """
 
 
@@ -490,7 +496,7 @@ os.wait()
         congestion="reno",
         CHILD=PREAMBLE + CONGESTION + NAME_OF_LISTENER,
     )
-    assert found == {"name": "reno", "hidden": None}
+    assert found == {"name": "reno", "visible_variable": None}
 
 
 def test_children_keep_a_foreign_preload_entry(libraries: list[Path], tmp_path: Path) -> None:

@@ -517,9 +517,9 @@ other = socket(AF_INET, SOCK_STREAM, protocol(listener)); other.connect(("127.0.
 os.closerange(number, number + 1)
 accepted, _ = listener.accept()
 turn(); turn()
-report(same=accepted.fileno() == number, arrived=unread(other))
+report(is_reused=accepted.fileno() == number, arrived=unread(other))
 """)
-    assert found == {"same": True, "arrived": 0}
+    assert found == {"is_reused": True, "arrived": 0}
 
 
 RANDOM_WRITES = """

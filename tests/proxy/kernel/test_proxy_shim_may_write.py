@@ -160,9 +160,9 @@ loop.register(near, IN); write(near, b"x"); near.close()
 last = socket(AF_INET, SOCK_STREAM); last.setblocking(False)
 result = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
 loop.register(last, OUT)
-report(same=last.fileno() == number, result=result, reported=[turn().get(number) for _ in range(3)])
+report(is_reused=last.fileno() == number, result=result, reported=[turn().get(number) for _ in range(3)])
 """)
-    assert found == {"same": True, "result": "EINPROGRESS", "reported": [None] * 3}
+    assert found == {"is_reused": True, "result": "EINPROGRESS", "reported": [None] * 3}
 
 
 def test_change_undone_in_the_same_turn_needs_no_system_call(run_scene: Callable[..., Any]) -> None:
