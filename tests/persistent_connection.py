@@ -39,6 +39,7 @@ class Connection:
 
     @property
     def end(self) -> tuple[str, int]:
+        """Return the client's address and port."""
         address, port = self._socket.getsockname()[:2]
         return str(address), int(port)
 

@@ -105,7 +105,7 @@ def plain() -> Topology:
     return replace(TWO_PATHS, name="plain", nodes=nodes)
 
 
-def _etc(target: Path, sudoers: str) -> None:
+def _copy_etc(target: Path, sudoers: str) -> None:
     """Copy /etc to *target*, and add a user with the rights *sudoers*."""
     shutil.copytree("/etc", target, symlinks=True)
     with (target / "passwd").open("a") as passwd:
@@ -118,7 +118,7 @@ def _etc(target: Path, sudoers: str) -> None:
     (target / "sudoers.d" / USER).chmod(0o440)
 
 
-def _keygen(file: Path) -> None:
+def _generate_key(file: Path) -> None:
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)]
     subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
@@ -212,15 +212,15 @@ class SshHosts:
 def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> SshHosts:
     """Start an sshd on client, proxy and origin of *testbed*."""
     directory = testbed.directory
-    _keygen(directory / "key")
-    known = []
+    _generate_key(directory / "key")
+    host_lines = []
     daemons = {}
     for part in PARTS:
         host_tmp = directory / part
         host_tmp.mkdir()
         host_tmp.chmod(0o1777)
         (directory / f"{part}-sshd").mkdir(mode=0o755)
-        _keygen(host_tmp / "host_key")
+        _generate_key(host_tmp / "host_key")
         shutil.copy(directory / "key.pub", host_tmp / "authorized_keys")
         (host_tmp / "authorized_keys").chmod(0o644)
         # These paths are valid for sshd, whose /tmp is the directory *host_tmp*.
@@ -229,7 +229,7 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\n"
         )
-        _etc(directory / f"{part}-etc", sudoers)
+        _copy_etc(directory / f"{part}-etc", sudoers)
         mounts = {
             "/tmp": str(host_tmp),
             "/etc": str(directory / f"{part}-etc"),
@@ -243,11 +243,11 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
         daemons[part] = testbed[part].popen(argv, name="sshd", mounts=mounts)
         address = testbed[part].address(DEVICE[part])
         kind, key = (host_tmp / "host_key.pub").read_text().split()[:2]
-        known.append(f"[{address}]:{PORT} {kind} {key}\n")
-    (directory / "known_hosts").write_text("".join(known))
+        host_lines.append(f"[{address}]:{PORT} {kind} {key}\n")
+    (directory / "known_hosts").write_text("".join(host_lines))
     hosts = SshHosts(testbed, daemons, directory)
     for part in PARTS:
         daemon = daemons[part]
-        wait_until(lambda d=daemon: "Server listening" in d.output(), f"sshd of {part}", process=daemon)  # type: ignore[misc]
+        wait_until(lambda d=daemon: "Server listening" in d.output(), f"sshd of {part} listens", process=daemon)  # type: ignore[misc]
         hosts.before[part] = dump_when_links_are_up(testbed[part])
     return hosts

@@ -30,11 +30,11 @@ def _raw(text: str) -> bytes:
     return text.encode("latin-1")
 
 
-def _refused(rows: dict[str, bytes]) -> list[Row]:
+def _refused_rows(rows: dict[str, bytes]) -> list[Row]:
     return [Row(name, sent, _BAD_OR_REFUSED) for name, sent in rows.items()]
 
 
-def _refused_or_forwarded(rows: dict[str, bytes]) -> list[Row]:
+def _refused_or_forwarded_rows(rows: dict[str, bytes]) -> list[Row]:
     """Return rows that a proxy may refuse, forward or repair (RFC 9112). What the origin gets must have only one
     meaning."""
     return [Row(name, sent, _BAD_OR_REFUSED | {200}, reaches=None) for name, sent in rows.items()]
@@ -240,13 +240,15 @@ ROWS = (
         answers=3,
     ),
     Row("body-without-length", _post(body=_NEXT), statuses(200), reaches=1, answers=2),
-    *_refused(_LENGTHS),
-    *_refused(_CODINGS),
-    *_refused({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS.items()}),
-    *_refused(_SIZES),
-    *_refused_or_forwarded(_SAME_LENGTHS),
-    *_refused_or_forwarded(_TOLERATED_BODIES),
-    *_refused_or_forwarded({name: _post(_CHUNKED, body=body) for name, body in _TOLERATED_CHUNKS.items()}),
-    *_refused_or_forwarded(_LINES),
-    *_refused_or_forwarded({name: _raw(f"{line}\r\nHost: {ORIGIN}\r\n\r\n") for name, line in _FIRST_LINES.items()}),
+    *_refused_rows(_LENGTHS),
+    *_refused_rows(_CODINGS),
+    *_refused_rows({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS.items()}),
+    *_refused_rows(_SIZES),
+    *_refused_or_forwarded_rows(_SAME_LENGTHS),
+    *_refused_or_forwarded_rows(_TOLERATED_BODIES),
+    *_refused_or_forwarded_rows({name: _post(_CHUNKED, body=body) for name, body in _TOLERATED_CHUNKS.items()}),
+    *_refused_or_forwarded_rows(_LINES),
+    *_refused_or_forwarded_rows(
+        {name: _raw(f"{line}\r\nHost: {ORIGIN}\r\n\r\n") for name, line in _FIRST_LINES.items()}
+    ),
 )

@@ -10,6 +10,7 @@ from .row import INNER, ORIGIN, PROXY, PROXY6, TUNNEL, WEB, Row, get, head, stat
 
 _REFUSED = statuses(400, 403)
 _UNRESOLVED = statuses(400, 403, 503)
+"""Allowed if Squid may take the host for a name, which cannot be resolved (503)."""
 
 _LOOPBACK = """
 127.0.0.1 127.1 127.0.1 127.255.255.254 0177.0.0.1 0177.1 0x7f.0.0.1 0x7f.1 0x7F000001 2130706433 017700000001
@@ -17,7 +18,7 @@ _LOOPBACK = """
 [::] [::1] [0:0:0:0:0:0:0:1] [0000:0000:0000:0000:0000:0000:0000:0001] [::0001] [0::1]
 [::ffff:127.0.0.1] [::FFFF:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::ffff:0.0.0.0] [::ffff:0:0]
 """.split()  # noqa: SIM905
-_LINK_LOCAL = """
+_METADATA = """
 169.254.169.254 169.254.1.1 2852039166 0xa9fea9fe 0251.0376.0251.0376 169.254.43518 [::ffff:169.254.169.254]
 [::ffff:a9fe:a9fe] [fe80::1] [fe80::a9fe:a9fe] [febf::1] [fd00:ec2::254] [fd20:ce::254] 100.100.100.200
 1684301000 [::ffff:100.100.100.200]
@@ -25,6 +26,7 @@ _LINK_LOCAL = """
 192.0.0.192 3221225664 [::ffff:192.0.0.192]
 100.96.0.96 100.80.80.80 [fd00:ec2::23] [fd00:c1::a9fe:a9fe] [fd00:a9fe:a9fe::1] [fd00:42::42] [fd00:100::100:200]
 """.split()  # noqa: SIM905
+# IPv6 addresses that contain a forbidden IPv4 address.
 _EMBEDDED = """
 [64:ff9b::7f00:1] [64:ff9b::127.0.0.1] [0064:FF9B:0:0:0:0:7F00:0001] [64:ff9b::] [64:ff9b::1] [64:ff9b::7fff:fffe]
 [64:ff9b::a9fe:a9fe] [64:ff9b::169.254.169.254] [64:ff9b::6464:64c8] [64:ff9b:1::7f00:1] [64:ff9b:1:fffe::a9fe:a9fe]
@@ -38,7 +40,7 @@ _PUBLIC_EMBEDDED = ["[64:ff9b::c633:6401]", "[64:ff9b::198.51.100.1]", "[64:ff9b
 
 The testbed has no translator and no route.
 """
-_OWN = [
+_PROXY_ADDRESSES = [
     PROXY,
     "172820482",
     "0xa4d0802",
@@ -102,7 +104,7 @@ def _get_and_connect(group: str, hosts: list[str]) -> list[Row]:
 def _name_rows() -> list[Row]:
     rows = []
     for name in NAMES:
-        if name in ("public.example", "rebind-connect.example") or name.startswith("rebind"):
+        if name == "public.example" or name.startswith("rebind"):
             continue
         # Without the rules, these requests would fail with 503, because there is no route. So require 403.
         refused = statuses(403) if name.startswith(("nat64", "metadata")) else _UNRESOLVED
@@ -125,11 +127,11 @@ _REBOUND = [
         reaches=None,
     ),
 ]
-_SOUND = [
-    # These show that the proxy does not refuse everything; otherwise the refusals below would prove nothing.
-    Row("sound-get", get(), statuses(200), reaches=1),
-    Row("sound-name", get(f"http://public.example:{WEB}/{{id}}"), statuses(200), reaches=1),
-    Row("sound-connect", head(f"CONNECT {ORIGIN}:{TUNNEL} HTTP/1.1"), statuses(200), reaches=None),
+_ALLOWED = [
+    # If the proxy refused these requests too, the refusals below would prove nothing.
+    Row("allowed-get", get(), statuses(200), reaches=1),
+    Row("allowed-name", get(f"http://public.example:{WEB}/{{id}}"), statuses(200), reaches=1),
+    Row("allowed-connect", head(f"CONNECT {ORIGIN}:{TUNNEL} HTTP/1.1"), statuses(200), reaches=None),
 ]
 _PORTS = [
     *(
@@ -284,11 +286,11 @@ _OTHER_SERVICES = [
     Row("method-purge", get(method="PURGE"), statuses(400, 403, 405, 501)),
 ]
 ROWS = (
-    *_SOUND,
+    *_ALLOWED,
     *_get_and_connect("loopback", _LOOPBACK),
-    *_get_and_connect("link-local", _LINK_LOCAL),
+    *_get_and_connect("metadata", _METADATA),
     *_get_and_connect("embedded", _EMBEDDED),
-    *_get_and_connect("own", _OWN),
+    *_get_and_connect("own", _PROXY_ADDRESSES),
     *(
         Row(f"embedded-public-{number}", get(f"http://{host}:{WEB}/{{id}}"), statuses(503))
         for number, host in enumerate(_PUBLIC_EMBEDDED, 1)

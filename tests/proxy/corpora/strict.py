@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/1\.1")
+_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/1\.1")
 # Only these three control characters are dangerous (RFC 9110, 5.5).
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):[ \t]*([^\r\n\0]*?)[ \t]*")
-_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
+_CHUNK_SIZE = re.compile(rb"([0-9a-fA-F]{1,15})\r\n")
 
 
 class Ambiguous(Exception):
@@ -42,25 +42,26 @@ def requests(data: bytes) -> list[Request]:
         if not end:
             raise Ambiguous(f"an incomplete header: {head[:200]!r}")
         first, *lines = head.split(b"\r\n")
-        match = _LINE.fullmatch(first)
+        match = _REQUEST_LINE.fullmatch(first)
         if match is None:
             raise Ambiguous(f"a malformed first line: {first[:200]!r}")
-        fields = tuple(_field(line) for line in lines)
+        fields = tuple(_parse_field(line) for line in lines)
         request = Request(match[1], match[2], fields, b"", head + end)
-        body, unread = _body(request, rest)
+        body, unread = _split_body(request, rest)
         found.append(Request(request.method, request.target, fields, body, data[: len(data) - len(unread)]))
         data = unread
     return found
 
 
-def _field(line: bytes) -> tuple[bytes, bytes]:
+def _parse_field(line: bytes) -> tuple[bytes, bytes]:
     match = _FIELD.fullmatch(line)
     if match is None:
         raise Ambiguous(f"a malformed field: {line[:200]!r}")
     return match[1], match[2]
 
 
-def _body(request: Request, rest: bytes) -> tuple[bytes, bytes]:
+def _split_body(request: Request, rest: bytes) -> tuple[bytes, bytes]:
+    """Return the body of *request*, and the data after it."""
     lengths, codings = request.all(b"content-length"), request.all(b"transfer-encoding")
     if len(request.all(b"host")) != 1:
         raise Ambiguous(f"not exactly one Host: {request.raw[:300]!r}")
@@ -69,7 +70,7 @@ def _body(request: Request, rest: bytes) -> tuple[bytes, bytes]:
     if codings:
         if codings[0].lower() != b"chunked":
             raise Ambiguous(f"an unknown coding: {codings}")
-        return _chunks(rest)
+        return _split_chunks(rest)
     if not lengths:
         return b"", rest
     if not re.fullmatch(rb"[0-9]{1,18}", lengths[0]):
@@ -78,9 +79,9 @@ def _body(request: Request, rest: bytes) -> tuple[bytes, bytes]:
     return rest[:size], rest[size:]
 
 
-def _chunks(data: bytes) -> tuple[bytes, bytes]:
+def _split_chunks(data: bytes) -> tuple[bytes, bytes]:
     body = b""
-    while match := _SIZE.match(data):
+    while match := _CHUNK_SIZE.match(data):
         size, data = int(match[1], 16), data[match.end() :]
         if size == 0:
             if not data.startswith(b"\r\n"):

@@ -20,6 +20,10 @@ ANSWER_SECONDS, EXTRA_SECONDS = 60.0, 0.1
 """Seconds to wait for an answer, and then for additional bytes."""
 SILENCE_SECONDS = 8.0
 """Seconds to wait if there may be no answer, because Squid rightly waits for the rest of an unfinished request."""
+A, AAAA = 1, 28
+"""Types of DNS records."""
+NO_ERROR, NO_SUCH_NAME = 0x8180, 0x8183
+"""Flags of an answer (RFC 1035, 4.1.1)."""
 
 
 def name_server(table: str) -> None:
@@ -43,10 +47,10 @@ def name_server(table: str) -> None:
             query_counts[name, kind] = earlier_count + 1
             for address in address_lists[min(earlier_count, len(address_lists) - 1)]:
                 is_ipv6 = ":" in address
-                if kind == (28 if is_ipv6 else 1):
+                if kind == (AAAA if is_ipv6 else A):
                     addresses.append(socket.inet_pton(socket.AF_INET6 if is_ipv6 else socket.AF_INET, address))
         answers = b"".join(b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(each)) + each for each in addresses)
-        header = struct.pack("!HHHHH", 0x8183 if address_lists is None else 0x8180, 1, len(addresses), 0, 0)
+        header = struct.pack("!HHHHH", NO_SUCH_NAME if address_lists is None else NO_ERROR, 1, len(addresses), 0, 0)
         server.sendto(query[:2] + header + query[12 : offset + 5] + answers, client)
 
 
@@ -105,9 +109,10 @@ async def web(answers: str, record: str, port: str) -> None:
                 data += chunk
             target = data.split(b" ", 2)[1].decode("latin-1").lstrip("/").partition("?")[0].partition("/")[0]
             data = data[size:]
+            # The path may have a suffix that distinguishes rows with the same answer.
             candidates = (target, target.rpartition("-to-")[0], "-".join(target.split("-")[:2]))
             answer_name = next((each for each in candidates if each in special_answers), "")
-            if target.startswith(("answer-", "odd-")):
+            if target.startswith(("answer-", "malformed-")):
                 writer.write(special_answers[answer_name])
                 await writer.drain()
                 # Half-close, then continue to read: Squid may already have sent the next request. If the connection
@@ -194,6 +199,7 @@ def statuses_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
 async def send_row(
     row: dict[str, Any], address: str, port: str, limit: asyncio.Semaphore
 ) -> tuple[str, dict[str, Any]]:
+    """Send a row on a new connection. Return its id, and the answers."""
     sent = base64.b64decode(row["data"])
     tunnel, heads = sent.startswith(b"CONNECT"), [sent.startswith(b"HEAD")]
     expected, data, closed = base64.b64decode(row["has"]), b"", False
@@ -212,7 +218,10 @@ async def send_row(
                 timeout = (
                     EXTRA_SECONDS
                     if has_all_answers
-                    else min(deadline - loop.time(), SILENCE_SECONDS if row["silent"] and not data else ANSWER_SECONDS)
+                    else min(
+                        deadline - loop.time(),
+                        SILENCE_SECONDS if row["may_get_no_answer"] and not data else ANSWER_SECONDS,
+                    )
                 )
                 try:
                     chunk = await asyncio.wait_for(reader.read(262144), max(timeout, 0.01))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import BUILDS, NAMES, Preloaded, build_parameter, preloaded_with, scene_runner
+from preloading import BUILDS, NAMES, Preloaded, build_parameter, build_preloaded, scene_runner
 
 from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
@@ -63,7 +63,7 @@ def preloaded(libraries: list[Path]) -> Preloaded:
 def preloaded_with_each_build(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
     """Return the libraries as shipped, or built with a sanitizer."""
     require("root", "namespaces", "mptcp", "gcc")
-    return preloaded_with(request.param)
+    return build_preloaded(request.param)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def sanitized_libraries(sanitizer: str = "address,undefined") -> tuple[str, ...]
 
     Return all libraries in loading order.
     """
-    return (*map(runtime, SANITIZERS[sanitizer]), *(_sanitized_library(sanitizer, name) for name in NAMES))
+    return (*map(runtime_path, SANITIZERS[sanitizer]), *(_sanitized_library(sanitizer, name) for name in NAMES))
 
 
 def _sanitized_library(sanitizer: str, name: str) -> str:
@@ -67,7 +67,7 @@ def _sanitized_library(sanitizer: str, name: str) -> str:
     return str(target)
 
 
-def runtime(name: str) -> str:
+def runtime_path(name: str) -> str:
     found = subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     return found.stdout.strip()
 
@@ -94,6 +94,7 @@ class Preloaded:
         setup: str = "true",
         **variables: str,
     ) -> Any:
+        """Run *code* in a new network namespace, after the shell command *setup*. Return the JSON that it prints."""
         # env(1) sets the variables only for the program: unshare and the shell must not be preloaded.
         variable_settings = [f"LD_PRELOAD={self.preload}"]
         if ports is not None:
@@ -153,8 +154,8 @@ def scene_runner(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
     return run
 
 
-def preloaded_with(build: str) -> Preloaded:
-    """Return the libraries built in one of ``BUILDS``."""
+def build_preloaded(build: str) -> Preloaded:
+    """Build the libraries in one of ``BUILDS``."""
     if build == "plain":
         return Preloaded([shim.library(name) for name in NAMES])
     *runtimes, turns, listen = sanitized_libraries(build)

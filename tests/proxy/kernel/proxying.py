@@ -53,7 +53,7 @@ def skip_without_library() -> None:
         pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
 
 
-def curl(url: str, proxy: str, *, mptcp: bool, tunnel: bool, options: Sequence[str]) -> list[str]:
+def curl_command(url: str, proxy: str, *, mptcp: bool, tunnel: bool, options: Sequence[str]) -> list[str]:
     # -g: brackets belong to IPv6 addresses. --noproxy: otherwise curl contacts loopback addresses directly.
     command = ["curl", "-sSg", "--noproxy", "", "-x", proxy, *(["-p"] if tunnel else []), *options, url]
     return mptcp_command(command) if mptcp else command
@@ -72,32 +72,32 @@ def fetch(
     """Download *url* through *proxy*, with CONNECT if *tunnel*, within *timeout* seconds."""
     with tempfile.NamedTemporaryFile(dir=client.directory) as file:
         all_options = ["-m", str(timeout), "-o", file.name, "-w", "%{http_connect} %{http_code}", *options]
-        command = curl(url, proxy, mptcp=mptcp, tunnel=tunnel, options=all_options)
+        command = curl_command(url, proxy, mptcp=mptcp, tunnel=tunnel, options=all_options)
         answer = client.run(command, check=False, timeout=timeout + 10)
         connect, code = (int(field) for field in answer.stdout.split())
         data = Path(file.name).read_bytes()
     return DownloadResult(connect if tunnel and connect != 200 else code, hashlib.sha256(data).hexdigest(), len(data))
 
 
-def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") -> Path:
+def write_configuration(node: LiveNode, *statements: str, name: str = "squid.conf") -> Path:
     """Write a configuration: the shipped one and *statements*; Squid does not wait at shutdown."""
     path = node.directory / f"{node.name}-{name}"
     path.write_text("\n".join([f"include {SQUID_CONFIG}", *statements, "shutdown_lifetime 0 seconds", ""]))
     return path
 
 
-def squid(process: Program) -> int:
+def squid_pid(process: Program) -> int:
     """Return the PID of Squid's main process. ``mptcp-proxy run`` may also have a short-lived Squid for checks."""
     (pid,) = (pid for pid in children(process.pid) if b"--foreground" in command(pid))
     return pid
 
 
-def workers(process: Program) -> tuple[int, ...]:
+def worker_pids(process: Program) -> tuple[int, ...]:
     """Return the PIDs of Squid's workers, and of the coordinator if there are several."""
-    return children(squid(process))
+    return children(squid_pid(process))
 
 
-def all_workers(proxy: Proxy) -> tuple[int, ...]:
+def wait_for_workers(proxy: Proxy) -> tuple[int, ...]:
     """Wait until all workers listen, then return their PIDs. Squid forks them one after the other."""
 
     def all_listen() -> bool:
@@ -107,12 +107,12 @@ def all_workers(proxy: Proxy) -> tuple[int, ...]:
         return serving != "" and " workers)" not in serving
 
     wait_until(all_listen, "all workers listen", process=proxy.process)
-    return workers(proxy.process)
+    return worker_pids(proxy.process)
 
 
 def worker_pids_by_name(process: Program) -> dict[str, int]:
     """Return the PIDs of the workers by process name, without those that have just ended."""
-    return {name.decode(): pid for pid in workers(process) if (name := command(pid).partition(b"\0")[0])}
+    return {name.decode(): pid for pid in worker_pids(process) if (name := command(pid).partition(b"\0")[0])}
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -140,13 +140,13 @@ def tcp_listeners(node: LiveNode) -> set[str]:
     return {line.split()[3] for line in node.run(["ss", "-Htln"]).stdout.splitlines()}
 
 
-def subflows(node: LiveNode, port: int) -> int:
+def count_subflows(node: LiveNode, port: int) -> int:
     """Return the number of established TCP connections to *port* that are MPTCP subflows."""
     text = node.run(["ss", "-Htinm", "state", "established", "dport", "=", f":{port}"]).stdout
     return len(re.findall(r"tcp-ulp-mptcp", text))
 
 
-def connections(node: LiveNode, port: int) -> int:
+def count_connections(node: LiveNode, port: int) -> int:
     """Return the number of established MPTCP connections to *port*."""
     lines = node.run(["ss", "-HMn", "state", "established", "dport", "=", f":{port}"]).stdout
     return len(lines.splitlines())

@@ -53,18 +53,18 @@ while True:
 """A name server. For each query, it rereads a JSON file (name to addresses), and answers with a TTL of one second."""
 
 
-def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
+def peer_statement(node: LiveNode, family: int = 4, limit: int = 2) -> str:
     return PEER.format(address=node.service_address(family), limit=limit, name=node.name)
 
 
-def configuration(node: LiveNode, *statements: str, appended: str = "") -> Path:
+def write_configuration(node: LiveNode, *statements: str, appended: str = "") -> Path:
     """Write a relay's configuration with *statements* in place of the parents; Squid does not wait at shutdown."""
     text, count = re.subn(r"^#cache_peer .*$", "\n".join(statements), RELAY_CONFIG.read_text(), flags=re.MULTILINE)
     assert count == 1
     return node.write("relay.conf", f"{text}{appended}shutdown_lifetime 0 seconds\n")
 
 
-def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, str]]:
+def start_name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, str]]:
     """Start a name server at *address*. Return its data file, and mounts for a program that uses it."""
     data_file = node.write("names.json", json.dumps(names))
     process = node.popen(python_command(NAME_SERVER, address, str(data_file)), name="name-server")
@@ -125,7 +125,7 @@ class Chain:
         return {finding["check"]: finding for finding in json.loads(answer.stdout)}
 
 
-def chain(
+def start_chain(
     testbed: Testbed,
     parents: Sequence[str] = ("proxy",),
     *,
@@ -144,8 +144,8 @@ def chain(
     node = testbed["relay"]
     # docs/relay.md advises this. Kernels before 6.12 do not have the sysctl.
     node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
-    parent_statements = [peer(testbed[name]) for name in parents] if peers is None else peers
-    config = configuration(node, *parent_statements, *statements, appended=appended)
+    parent_statements = [peer_statement(testbed[name]) for name in parents] if peers is None else peers
+    config = write_configuration(node, *parent_statements, *statements, appended=appended)
     return Chain(testbed, origin, proxies, start_relay(node, config, env=env, mounts=mounts), config)
 
 

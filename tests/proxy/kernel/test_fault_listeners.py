@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import pytest
-from proxying import configuration, fetch, mptcp_listeners, skip_without_library, squid, worker_pids_by_name
+from proxying import fetch, mptcp_listeners, skip_without_library, squid_pid, worker_pids_by_name, write_configuration
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -35,20 +35,20 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[..., Proxy
     node = testbed["proxy"]
 
     def start(*statements: str) -> Proxy:
-        proxy = start_proxy(node, configuration(node, "workers 2", *statements))
-        wait_until(lambda: listening(node) == 2, "both listen", timeout=LONG_LIMIT, process=proxy.process)
-        wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
+        proxy = start_proxy(node, write_configuration(node, "workers 2", *statements))
+        wait_until(lambda: count_listeners(node) == 2, "both listen", timeout=LONG_LIMIT, process=proxy.process)
+        wait_until(lambda: read_status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
         return proxy
 
     return start
 
 
-def listening(node: LiveNode) -> int:
+def count_listeners(node: LiveNode) -> int:
     return len(node.run(["ss", "-HtlnO", "sport", "=", f":{PROXY_PORT}"]).stdout.splitlines())
 
 
-def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
-    """Kill these workers at each start, until Squid gives them up."""
+def kill_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
+    """Kill the workers *names* after each start, until Squid gives them up."""
     killed: Counter[str] = Counter()
     dead: set[int] = set()
     absent_since = time.monotonic()
@@ -66,13 +66,13 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
     wait_until(are_given_up, f"Squid gives up {', '.join(names)}", timeout=LONG_LIMIT, process=proxy.process)
 
 
-def status(proxy: Proxy) -> tuple[str, list[str]]:
+def read_status(proxy: Proxy) -> tuple[str, list[str]]:
     """Return the status that the supervisor wrote: how Squid listens, and other problems."""
     answer = json.loads((proxy.state / "reloads.json").read_text())
     return answer["serving"], answer["problems"]
 
 
-def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
+def run_doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
     config = node.directory / f"{node.name}-squid.conf"
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
     mounts = {"/run/mptcpproxy": proxy.state, "/var/log/mptcpproxy": proxy.logs}
@@ -85,11 +85,11 @@ def test_supervisor_restores_workers_that_squid_gave_up(testbed: Testbed, start:
     """Defect: Squid restarted the workers only after an hour, but each status display reported that the proxy was
     serving."""
     node, proxy = testbed["proxy"], start()
-    first_pid = squid(proxy.process)
-    end_until_given_up(proxy, WORKERS)
+    first_pid = squid_pid(proxy.process)
+    kill_until_given_up(proxy, WORKERS)
     assert worker_pids_by_name(proxy.process).keys().isdisjoint(WORKERS)
-    wait_until(lambda: listening(node) == 2, "both listen again", timeout=LONG_LIMIT, process=proxy.process)
-    assert squid(proxy.process) == first_pid
+    wait_until(lambda: count_listeners(node) == 2, "both listen again", timeout=LONG_LIMIT, process=proxy.process)
+    assert squid_pid(proxy.process) == first_pid
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
@@ -98,19 +98,24 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
     """Defect: only the coordinator still ran, but the service stayed "active" and reported that it was serving port
     3128."""
     node, proxy = testbed["proxy"], start(LATE_REVIVAL)
-    end_until_given_up(proxy, WORKERS)
+    kill_until_given_up(proxy, WORKERS)
     message = f"Squid does not listen on port {PROXY_PORT}; the reason is in"
     wait_until(
         lambda: message in proxy.process.output(),
-        "the supervisor reports it",
+        "the supervisor reports that no worker listens",
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
     expected = f"NOT LISTENING: port {PROXY_PORT}"
-    wait_until(lambda: status(proxy)[0] == expected, "the status reports it", timeout=LONG_LIMIT, process=proxy.process)
+    wait_until(
+        lambda: read_status(proxy)[0] == expected,
+        "the status reports that no worker listens",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
+    )
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
-    port = doctor(node, proxy)[f"port {PROXY_PORT}"]
+    port = run_doctor(node, proxy)[f"port {PROXY_PORT}"]
     assert (port["status"], port["text"]) == ("fail", "the proxy runs, but no process listens on it")
     proxy.process.signal(signal.SIGCONT)
     assert proxy.process.wait(LONG_LIMIT) == 1
@@ -124,14 +129,14 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     """Defect: the supervisor ended immediately, and after a few restarts systemd gave up the service."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    proxy = start_proxy(node, configuration(node, "workers 1"))
-    wait_until(lambda: status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
+    proxy = start_proxy(node, write_configuration(node, "workers 1"))
+    wait_until(lambda: read_status(proxy)[0] != "", "the supervisor sees the listeners", process=proxy.process)
     started = time.monotonic()
     dead: set[int] = set()
     reported: set[str] = set()
 
     def has_ended() -> bool:
-        reported.add(status(proxy)[0])
+        reported.add(read_status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
             for name, pid in worker_pids_by_name(proxy.process).items():
                 if name in WORKERS and pid not in dead:
@@ -151,17 +156,20 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
 def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     proxy = start(LATE_REVIVAL)
     origin = start_origin(testbed["origin"], {"file": 1000})
-    end_until_given_up(proxy, WORKERS[1:])
+    kill_until_given_up(proxy, WORKERS[1:])
     message = f"port {PROXY_PORT}: 1 of 2 workers listen; the reason is in"
     wait_until(
         lambda: message in proxy.process.output(),
-        "the supervisor reports it",
+        "the supervisor reports the missing worker",
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
     expected_status = f"serving: port {PROXY_PORT} (1 of 2 workers) over Multipath TCP"
     wait_until(
-        lambda: status(proxy)[0] == expected_status, "the status reports it", timeout=LONG_LIMIT, process=proxy.process
+        lambda: read_status(proxy)[0] == expected_status,
+        "the status reports the missing worker",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
     )
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
     assert proxy.process.output().count(message) == 1
@@ -178,18 +186,18 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
     message = f"port {PROXY_PORT} accepts only plain TCP, not Multipath TCP"
     wait_until(
         lambda: message in proxy.process.output(),
-        "the supervisor reports it",
+        "the supervisor reports plain TCP",
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
     expected_status = f"serving: port {PROXY_PORT} over PLAIN TCP"
     wait_until(
-        lambda: status(proxy)[0].startswith(expected_status),
-        "the status reports it",
+        lambda: read_status(proxy)[0].startswith(expected_status),
+        "the status reports plain TCP",
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    assert listening(node) == 2
+    assert count_listeners(node) == 2
 
 
 @pytest.mark.nightly
@@ -202,19 +210,21 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     )
     wait_until(
         lambda: message in proxy.process.output(),
-        "the supervisor reports it",
+        "the supervisor reports the hanging worker",
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
     wait_until(
-        lambda: [message in problem for problem in status(proxy)[1]] == [True],
-        "the status reports it",
+        lambda: [message in problem for problem in read_status(proxy)[1]] == [True],
+        "the status reports the hanging worker",
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    found = doctor(node, proxy)["the running service"]
+    found = run_doctor(node, proxy)["the running service"]
     assert found["status"] == "warn"
     assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
-    wait_until(lambda: status(proxy)[1] == [], "the status has no problem", timeout=LONG_LIMIT, process=proxy.process)
+    wait_until(
+        lambda: read_status(proxy)[1] == [], "the status has no problem", timeout=LONG_LIMIT, process=proxy.process
+    )
     assert proxy.process.output().count("these processes of Squid hang") == 1

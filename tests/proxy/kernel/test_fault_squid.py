@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from proxying import configuration, mptcp_listeners, squid, worker_pids_by_name
+from proxying import mptcp_listeners, squid_pid, worker_pids_by_name, write_configuration
 from small_disk import fill, small_disk
 from time_limit import slowness
 
@@ -106,7 +106,7 @@ class Traffic:
 @contextmanager
 def traffic(testbed: Testbed) -> Iterator[Traffic]:
     directory = testbed.directory
-    record, end_file = directory / "traffic", directory / "traffic-end_file"
+    record, end_file = directory / "traffic", directory / "traffic-end"
     record.write_text("")
     end_file.unlink(missing_ok=True)
     proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
@@ -129,7 +129,7 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
     node = testbed["proxy"]
 
     def start(count: int) -> Proxy:
-        proxy = start_proxy(node, configuration(node, f"workers {count}"))
+        proxy = start_proxy(node, write_configuration(node, f"workers {count}"))
         expected_names = {f"(squid-{number + 1})" for number in range(count)}
         wait_until(
             lambda: listeners(node, proxy) == expected_names,
@@ -196,12 +196,12 @@ def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callab
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
-def reloads(proxy: Proxy) -> int:
+def count_reloads(proxy: Proxy) -> int:
     return proxy.process.output().count("reload accepted")
 
 
 def has_reloaded(proxy: Proxy, times: int) -> bool:
-    return reloads(proxy) >= times
+    return count_reloads(proxy) >= times
 
 
 def test_restart_refuses_connections_immediately(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
@@ -246,23 +246,23 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
         for _ in range(rotations):
             clients.wait_until_served()
             assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2 * rotations)
-            os.kill(squid(proxy.process), signal.SIGUSR1)
-            wait_until((proxy.logs / "access.log").exists, "a new log", timeout=LONG_LIMIT)
+            os.kill(squid_pid(proxy.process), signal.SIGUSR1)
+            wait_until((proxy.logs / "access.log").exists, "Squid opens a new log", timeout=LONG_LIMIT)
         clients.wait_until_served()
         assert clients.failed_requests() == []
 
-    def logged() -> str:
+    def log_text() -> str:
         return "".join(path.read_text() for path in proxy.logs.glob("access.log*"))
 
     names = [each.name for each in clients.ended_requests()]
 
     def are_all_logged() -> bool:
         """Return whether all requests are in the logs. Workers write their lines with a delay."""
-        text = logged()
+        text = log_text()
         return all(f"/{name} " in text for name in names)
 
     wait_until(are_all_logged, "all requests are logged", timeout=LONG_LIMIT)
-    text = logged()
+    text = log_text()
     assert [name for name in names if text.count(f"/{name} ") != 1] == []
     assert len(list(proxy.logs.glob("access.log.*"))) == rotations
     # Squid also keeps the first cache.log open, because it opened this file twice, but no other old log.
@@ -283,14 +283,14 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
     """Defect: Squid ended a worker that could not write its line to access.log, and gave it up after a few restarts."""
     node = testbed["proxy"]
 
-    def logged(requests: list[Request]) -> int:
+    def count_logged(requests: list[Request]) -> int:
         """Return the number of these requests that have a line in the log."""
         text = "".join(path.read_text(errors="replace") for path in disk.glob("access.log*"))
         return sum(f"/{each.name} " in text for each in requests)
 
-    def lost(clients: Traffic) -> int:
+    def count_unlogged(clients: Traffic) -> int:
         requests = clients.ended_requests()
-        return len(requests) - logged(requests)
+        return len(requests) - count_logged(requests)
 
     with small_disk(node.directory / f"{node.name}-proxy-log") as disk:
         proxy = start(2)
@@ -298,34 +298,36 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
         with traffic(testbed) as clients:
             filling = fill(disk)
             # The log's last memory page still has room for lines.
-            wait_until(lambda: lost(clients) > 100, "requests are not logged", timeout=LONG_LIMIT)
+            wait_until(lambda: count_unlogged(clients) > 100, "requests are not logged", timeout=LONG_LIMIT)
             assert (worker_pids_by_name(proxy.process), clients.failed_requests()) == (before, [])
             wait_until(
                 lambda: "requests are served without a log line" in proxy.process.output(),
-                "the supervisor logs it",
+                "the supervisor logs the full disk",
                 timeout=LONG_LIMIT,
             )
             # cache.log is on the same disk. Both logs are rotated there, and Squid reports this in cache.log.
             assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
-            os.kill(squid(proxy.process), signal.SIGUSR1)
-            wait_until((disk / "access.log").exists, "a new log", timeout=LONG_LIMIT)
+            os.kill(squid_pid(proxy.process), signal.SIGUSR1)
+            wait_until((disk / "access.log").exists, "Squid opens a new log", timeout=LONG_LIMIT)
             clients.wait_until_served()
             assert worker_pids_by_name(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
             wait_until(
                 lambda: json.loads((proxy.state / "reloads.json").read_text())["problems"] == full,
-                "the status reports it",
+                "the status reports the full disk",
                 timeout=LONG_LIMIT,
             )
             filling.unlink()
             count_when_freed = len(clients.ended_requests())
             wait_until(
-                lambda: logged(clients.ended_requests()[count_when_freed:]) > 100,
+                lambda: count_logged(clients.ended_requests()[count_when_freed:]) > 100,
                 "requests are logged",
                 timeout=LONG_LIMIT,
             )
             wait_until(
-                lambda: "requests are logged" in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT
+                lambda: "requests are logged" in proxy.process.output(),
+                "the supervisor logs the end",
+                timeout=LONG_LIMIT,
             )
         assert clients.failed_requests() == []
         assert worker_pids_by_name(proxy.process) == before
@@ -339,7 +341,7 @@ class Attempts:
         self._directory = directory
         self._times = {directory.stat().st_mtime_ns}
 
-    def number(self) -> int:
+    def count(self) -> int:
         self._times.add(self._directory.stat().st_mtime_ns)
         return len(self._times) - 1
 
@@ -358,7 +360,9 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
-            wait_until(lambda: "; for now, " in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT)
+            wait_until(
+                lambda: "; for now, " in proxy.process.output(), "the supervisor logs the full disk", timeout=LONG_LIMIT
+            )
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: "reload refused" in proxy.process.output(), "the reload is refused", timeout=LONG_LIMIT)
             clients.wait_until_served()
@@ -366,7 +370,7 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
             assert worker_pids_by_name(proxy.process) == before
             assert clients.failed_requests() == []
             attempts = Attempts(disk)
-            wait_until(lambda: attempts.number() >= 2, "the attempt fails several times", timeout=LONG_LIMIT)
+            wait_until(lambda: attempts.count() >= 2, "the supervisor tries twice", timeout=LONG_LIMIT)
             assert proxy.process.output().count("; for now, ") == 1
             filling.unlink()
             before_freed, freed = processors.read(), time.monotonic()
@@ -377,11 +381,9 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
             seconds = time.monotonic() - freed
             print(f"the addresses were written {seconds:.2f} s after the disk had room")
             waiting = processors.usage(before_freed, processors.read()).waiting
-            assert seconds < MAX_RETRY_SECONDS * slowness(waiting), (
-                "the next attempt must write them, not an attempt half a minute later"
-            )
+            assert seconds < MAX_RETRY_SECONDS * slowness(waiting), "the addresses were written only by a later attempt"
             proxy.process.signal(signal.SIGHUP)
-            wait_until(lambda: reloads(proxy) == 1, "the reload is complete", timeout=LONG_LIMIT)
+            wait_until(lambda: count_reloads(proxy) == 1, "the reload is complete", timeout=LONG_LIMIT)
             clients.wait_until_served()
         assert worker_pids_by_name(proxy.process) == before
         assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()

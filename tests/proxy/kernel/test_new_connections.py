@@ -92,7 +92,7 @@ def open_connections(testbed: Testbed, address: str, proxy: str) -> tuple[int, i
     return accepted, refused, seconds
 
 
-def status(testbed: Testbed, address: str, url: str, *options: str, file: str = "file") -> str:
+def request_status(testbed: Testbed, address: str, url: str, *options: str, file: str = "file") -> str:
     """Return the status of a request from *address*, or 000 if its connection is refused."""
     target = ["http://10.77.9.2/" + file, "-x", url, "--interface", address]
     command = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}", *options, *target]
@@ -111,7 +111,7 @@ def test_new_connections_of_one_client_are_limited(
     assert refused == OPEN_COUNT - accepted
     # Each connection takes 0.2 ms. A machine that needs twenty seconds for all of them may stay below the limit.
     assert refused or seconds > (OPEN_COUNT - BURST) / PER_SECOND
-    assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client is limited"
+    assert request_status(testbed, "10.77.2.2", proxy.url()) == "200", "another client is limited"
 
 
 CONCURRENT_LIMIT = "ct count over 2000"
@@ -160,12 +160,12 @@ def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy:
 @pytest.mark.nightly(except_for=("as shipped",))
 @pytest.mark.parametrize("removed", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
 def test_join_does_not_count_as_a_new_connection(testbed: Testbed, proxy: Proxy, tmp_path: Path, removed: str) -> None:
-    # With this rate, the second address cannot regain its used share.
+    # With this rate, an address that has used up its burst can open no further connection during the test.
     load_table(testbed, tmp_path, removed, rate="1/hour")
     before = testbed["proxy"].mib().get(JOIN_COUNTER, 0)
     assert open_connections(testbed, "10.77.2.2", "10.77.8.2")[0] == BURST
     # The download takes ten seconds, because the second subflow joins late on a busy machine.
-    assert status(testbed, "10.77.1.2", proxy.url(), "--limit-rate", "300K", file="large") == "200"
+    assert request_status(testbed, "10.77.1.2", proxy.url(), "--limit-rate", "300K", file="large") == "200"
     joined = testbed["proxy"].mib().get(JOIN_COUNTER, 0) - before
     assert joined == (0 if removed else 1)
 

@@ -100,7 +100,7 @@ def test_tunnels_to_other_ports_and_forbidden_addresses_are_refused(
     assert fetch(module_testbed["client"], f"http://{target}/", proxy.url(), tunnel=True).status == REFUSED
 
 
-def test_other_services_ports_are_refused(module_testbed: Testbed, proxy: Proxy) -> None:
+def test_ports_of_other_services_are_refused(module_testbed: Testbed, proxy: Proxy) -> None:
     assert fetch(module_testbed["client"], "http://10.77.9.2:25/", proxy.url()).status == REFUSED
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from proxying import all_workers, configuration, workers
+from proxying import wait_for_workers, worker_pids, write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
@@ -153,7 +153,7 @@ def site(
     process = origin.popen(python_command(ORIGIN, origin.service_address(), str(PORT)), name="bodies")
     listening = ["ss", "-Hltn", "sport", "=", f":{PORT}"]
     wait_until(lambda: bool(origin.run(listening).stdout), "the origin listens", process=process)
-    return testbed, start_proxy(testbed["proxy"], configuration(testbed["proxy"]))
+    return testbed, start_proxy(testbed["proxy"], write_configuration(testbed["proxy"]))
 
 
 @pytest.mark.parametrize("number", [1, 3], ids=["one by one", "pipelined"])
@@ -166,7 +166,7 @@ def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, num
     # With Debian's Squid, a client waits forever for the end of a range without a length (chunked-range.patch).
     range_framings = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
     parameters = json.dumps([SIZES, FRAMINGS, SEND_MODES, range_framings])
-    before = all_workers(proxy)
+    before = wait_for_workers(proxy)
     errors = json.loads(testbed["client"].run(command, timeout=240, input=parameters).stdout)
     assert errors == [], "\n".join(map(str, errors))
-    assert workers(proxy.process) == before, "a request ended Squid"
+    assert worker_pids(proxy.process) == before, "a request ended Squid"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from proxying import configuration, curl, fetch, mptcp_listeners, subflows
+from proxying import count_subflows, curl_command, fetch, mptcp_listeners, write_configuration
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.congestion import AVAILABLE
@@ -36,8 +36,10 @@ def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None
     """Keep a download over two subflows running."""
     client = testbed["client"]
     options = ["--limit-rate", "1M", "-o", "/dev/null"]
-    download = client.popen(curl(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl")
-    wait_until(lambda: subflows(client, PROXY_PORT) >= 2, "two subflows", process=download)
+    download = client.popen(
+        curl_command(origin.url(FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl"
+    )
+    wait_until(lambda: count_subflows(client, PROXY_PORT) >= 2, "the download has two subflows", process=download)
     yield
     assert download.running, "the download ended before the test could check it"
     download.kill_tree()
@@ -58,7 +60,7 @@ def test_congestion_control_applies_only_to_subflows_of_clients(
     expected = client_control or default
     if client_control and (default == expected or expected not in AVAILABLE.read_text().split()):
         pytest.skip(f"NOT TESTED: this kernel has no {expected} in addition to {default}")
-    proxy = start_proxy(node, configuration(node, worker_statement), arguments=arguments)
+    proxy = start_proxy(node, write_configuration(node, worker_statement), arguments=arguments)
     with downloading(testbed, origin, proxy):
         initial_and_joined = congestion_controls(node, ["sport", "=", f":{PROXY_PORT}"])
         assert len(initial_and_joined) >= 2

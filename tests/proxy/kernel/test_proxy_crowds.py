@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from idle_connections import add_addresses, idle_connections
-from proxying import configuration, workers
+from proxying import worker_pids, write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.crowds import Timed, timed_requests, worker_descriptors
@@ -50,7 +50,9 @@ def origin(module_testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 @pytest.fixture(scope="module")
 def proxy(module_testbed: Testbed, origin: Origin) -> Proxy:
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *LONG_TIMEOUTS, "workers 1"))
+    return start_proxy(
+        module_testbed["proxy"], write_configuration(module_testbed["proxy"], *LONG_TIMEOUTS, "workers 1")
+    )
 
 
 def open_descriptors(proxy: Proxy) -> int:
@@ -59,7 +61,7 @@ def open_descriptors(proxy: Proxy) -> int:
 
 
 def resident_kilobytes(proxy: Proxy) -> int:
-    (pid,) = workers(proxy.process)
+    (pid,) = worker_pids(proxy.process)
     (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1])
 
@@ -73,7 +75,7 @@ def all_are_served(timed: Timed) -> bool:
 
 
 def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    """2,500 such connections once took all of Squid's descriptors, so that no other client was served."""
+    """Defect: 2,500 such connections took all of Squid's descriptors, so that no other client was served."""
     client = module_testbed["client"]
     # The attacking client gets another address, because the limit applies to each address.
     [attacker] = add_addresses(client, "eth0", [9])
@@ -125,7 +127,7 @@ def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable
     """The kernel distributes connections to workers by a hash, about evenly. Each worker counts its own connections."""
     require("squid", "apache2", "gcc", "mptcpize")
     origin = start_origin(testbed["origin"], {"file": 1000})
-    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *LONG_TIMEOUTS, "workers 2"))
+    proxy = start_proxy(testbed["proxy"], write_configuration(testbed["proxy"], *LONG_TIMEOUTS, "workers 2"))
     with idle_connections(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:
         assert abs(idle.statuses["200"] - 2 * MAX_SERVED) <= 4
         assert abs(idle.statuses["429"] - 2 * (MAX_OPEN - MAX_SERVED)) <= 4

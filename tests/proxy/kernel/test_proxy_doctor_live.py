@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import curl, fetch, skip_in_private_checkout
+from proxying import curl_command, fetch, skip_in_private_checkout
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_lab.testbed.services import (
@@ -36,13 +36,13 @@ def _needs(require: Callable[..., None]) -> None:
         shim.library(name)
 
 
-def doctor(node: LiveNode) -> tuple[int, Findings]:
+def run_doctor(node: LiveNode) -> tuple[int, Findings]:
     process = node.popen([program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)], name="doctor")
     code = process.wait(120)
     return code, {finding["check"]: finding for finding in json.loads(process.output())}
 
 
-def correct(node: LiveNode, finding: dict[str, str]) -> None:
+def apply_remedy(node: LiveNode, finding: dict[str, str]) -> None:
     """Run the finding's remedy, without the part that makes it permanent."""
     for command in finding["remedy"].split("#")[0].split("&&"):
         if ">>" not in command:
@@ -54,7 +54,7 @@ def test_doctor_finds_no_fault_on_a_sound_host(
 ) -> None:
     require("htb")
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
-    code, findings = doctor(node)
+    code, findings = run_doctor(node)
     assert [name for name, finding in findings.items() if finding["status"] == "fail"] == []
     assert code == 0
     assert findings["kernel MPTCP"]["status"] == "ok"
@@ -73,12 +73,12 @@ def test_doctor_imports_nothing_from_the_working_directory(
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(CONFIG)]
     answer = node.run(["sh", "-c", 'cd "$0" && exec "$@"', str(tmp_path), *argv], check=False, timeout=120)
     findings = {finding["check"]: finding["status"] for finding in json.loads(answer.stdout)}
-    assert findings["tc HTB"] == "ok", "the doctor could not test it in a namespace"
+    assert findings["tc HTB"] == "ok", "the doctor could not test HTB in a namespace"
     assert findings["preload library"] == "ok"
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.nightly(except_for=("fault5",))
+@pytest.mark.nightly(except_for=("reverse path",))
 @pytest.mark.parametrize(
     ("fault", "check", "status"),
     [
@@ -89,18 +89,19 @@ def test_doctor_imports_nothing_from_the_working_directory(
         (["ip", "mptcp", "limits", "set", "subflows", "0"], "path manager", "fail"),
         (["sysctl", "-qw", "net.ipv4.conf.wan1.rp_filter=1"], "rp_filter", "warn"),
     ],
+    ids=["MPTCP off", "initial address", "checksums", "user-space path manager", "no subflows", "reverse path"],
 )
 def test_remedy_corrects_the_fault(
     make_testbed: Callable[..., Testbed], fault: list[str], check: str, status: str
 ) -> None:
     node = make_testbed(TWO_PATHS_TWO_INTERFACES)["proxy"]
     node.run(fault)
-    code, findings = doctor(node)
+    code, findings = run_doctor(node)
     assert findings[check]["status"] == status
     assert findings[check]["why"]
     assert code == (1 if status == "fail" else 0)
-    correct(node, findings[check])
-    code, findings = doctor(node)
+    apply_remedy(node, findings[check])
+    code, findings = run_doctor(node)
     assert findings[check]["status"] == "ok"
     assert code == 0
 
@@ -110,16 +111,16 @@ def test_doctor_warns_of_the_memory_that_one_client_may_take(testbed: Testbed, r
     require("nftables")
     node = testbed["proxy"]
     with node.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {1 << 30}"):
-        code, findings = doctor(node)
+        code, findings = run_doctor(node)
         assert findings["memory for one client"]["status"] == "warn"
         assert "net.ipv4.tcp_rmem=4096 131072 2097152" in findings["memory for one client"]["remedy"]
     with node.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
-        assert doctor(node)[1]["memory for one client"]["status"] == "ok"
+        assert run_doctor(node)[1]["memory for one client"]["status"] == "ok"
     assert code == 0
     assert findings["new connections"]["status"] == "warn"
     assert "is not loaded" in findings["new connections"]["text"]
-    correct(node, findings["new connections"])
-    assert doctor(node)[1]["new connections"]["text"].startswith("limited")
+    apply_remedy(node, findings["new connections"])
+    assert run_doctor(node)[1]["new connections"]["text"].startswith("limited")
 
 
 @pytest.mark.nightly
@@ -140,7 +141,7 @@ def test_subflow_limit_of_0_prevents_joins_as_the_doctor_reports(
         return node.mib()["MPTcpExtMPJoinAckRx"] - before
 
     assert count_joins() == 0
-    correct(node, doctor(node)[1]["path manager"])
+    apply_remedy(node, run_doctor(node)[1]["path manager"])
     assert count_joins() >= 1
 
 
@@ -151,7 +152,7 @@ def test_doctor_distinguishes_another_programs_port_from_the_proxys_own(testbed:
         import socket
 
         other = socket.create_server(("", 3128))
-    code, findings = doctor(node)
+    code, findings = run_doctor(node)
     assert code == 1
     assert findings["port 3128"]["status"] == "fail"
     assert "listens on it" in findings["port 3128"]["text"]
@@ -180,7 +181,7 @@ def test_doctor_changes_nothing_on_the_host(testbed: Testbed) -> None:
 
     before = state()
     assert "wan0" in before[0]
-    doctor(node)
+    run_doctor(node)
     assert state() == before
 
 
@@ -318,14 +319,14 @@ def test_doctor_finds_a_path_that_drops_full_sized_packets(testbed: Testbed, req
     core.run(["nft", "add rule inet hole way ip daddr 10.77.2.0/24 meta length > 1300 drop"])
     limit = ["-o", "/dev/null", "--limit-rate", "500K"]
     download = testbed["client"].popen(
-        curl(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=limit)
+        curl_command(origin.url("file.bin"), proxy.url(), mptcp=True, tunnel=False, options=limit)
     )
 
     def finding() -> dict[str, str]:
-        return doctor(node)[1]["path-MTU black holes"]
+        return run_doctor(node)[1]["path-MTU black holes"]
 
-    wait_until(lambda: finding()["status"] == "warn", "the doctor reports it", process=download)
+    wait_until(lambda: finding()["status"] == "warn", "the doctor reports the black hole", process=download)
     found = finding()
     assert "1 subflow to 10.77.2.2 never" in found["text"]
-    correct(node, found)
+    apply_remedy(node, found)
     assert finding()["status"] == "ok"

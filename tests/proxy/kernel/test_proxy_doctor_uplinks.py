@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from relaying import PEER, UPLINKS, configuration, peer
+from relaying import PEER, UPLINKS, peer_statement, write_configuration
 
 from mptcp_lab.agent.processes import with_mounts
 from mptcp_lab.testbed import RELAY, LiveNode, Process, Testbed
@@ -26,10 +26,10 @@ def _needs(require: Callable[..., None]) -> None:
         shim.library(name)
 
 
-def doctor(testbed: Testbed, *statements: str) -> Findings:
+def run_doctor(testbed: Testbed, *statements: str) -> Findings:
     """Return the doctor's findings on a relay that does not run. Its configuration has the additional *statements*."""
     node = testbed["relay"]
-    config = configuration(node, *statements)
+    config = write_configuration(node, *statements)
     argv = [program("mptcp-proxy"), "doctor", "--role", "relay", "--json", "--config", str(config)]
     empty = node.directory / "empty"
     empty.mkdir(exist_ok=True)
@@ -44,7 +44,7 @@ def test_advised_command_removes_lost_endpoints(make_testbed: Callable[..., Test
     node.run(["ip", "mptcp", "endpoint", "flush"])
     for address in ("10.0.0.9", "2001:db8::9"):
         node.run(["ip", "mptcp", "endpoint", "add", address, "subflow"])
-    found = doctor(testbed, peer(testbed["proxy"]))["uplinks"]
+    found = run_doctor(testbed, peer_statement(testbed["proxy"]))["uplinks"]
     assert found["status"] == "fail"
     assert "the endpoint 10.0.0.9, 2001:db8::9" in found["text"]
     for command in found["remedy"].split("; "):
@@ -74,7 +74,7 @@ def route_by_metric(testbed: Testbed, *, with_interface: bool) -> LiveNode:
     return node
 
 
-def parents(testbed: Testbed) -> list[str]:
+def start_parent(testbed: Testbed) -> list[str]:
     """Start a parent. Return the statements that configure it, once for each address family."""
     node = testbed["proxy"]
     start_proxy(node)
@@ -98,7 +98,7 @@ time.sleep(600)
 """A client program that connects to a parent from a given source address, or from any address."""
 
 
-def connection_to_parent(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
+def hold_connection(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
     parent = testbed["proxy"].service_address(family)
     return testbed["relay"].running(python_command(HOLD_CONNECTION, parent, *([source] if source else [])), name="held")
 
@@ -107,8 +107,8 @@ def wait_for_second_subflow(testbed: Testbed, family: int) -> None:
     """Open a connection to the parent and wait for its second subflow."""
     node = testbed["proxy"]
     before = node.mib()["MPTcpExtMPJoinAckRx"]
-    with connection_to_parent(testbed, family=family):
-        wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow over IPv{family}")
+    with hold_connection(testbed, family=family):
+        wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow joins over IPv{family}")
 
 
 @pytest.mark.nightly(except_for=("NetworkManager",))
@@ -121,10 +121,10 @@ def test_route_metrics_suffice_for_endpoints_with_an_interface(
     route_by_metric(testbed, with_interface=True)
     # Packets from this address leave through its uplink in both cases.
     source = ["tcp_outgoing_address 10.77.1.2"] if setting.startswith("another") else []
-    statements = [*parents(testbed), *source]
+    statements = [*start_parent(testbed), *source]
     for family in (4, 6):
         wait_for_second_subflow(testbed, family)
-    assert failed_checks(doctor(testbed, *statements)) == set()
+    assert failed_checks(run_doctor(testbed, *statements)) == set()
 
 
 @pytest.mark.nightly
@@ -135,7 +135,7 @@ def test_unanswered_subflow_does_not_count(make_testbed: Callable[..., Testbed])
     core.run(["nft", "add table inet provider"])
     core.run(["nft", "add chain inet provider in { type filter hook prerouting priority 0; }"])
     core.run(["nft", "add rule inet provider in iifname to-wlan0 tcp flags & syn == syn drop"])
-    found = doctor(testbed, *parents(testbed))
+    found = run_doctor(testbed, *start_parent(testbed))
     proxy = testbed["proxy"]
     for parent in (f"{proxy.service_address(4)}:3128", f"[{proxy.service_address(6)}]:3128"):
         finding = found[f"parent {parent}"]
@@ -171,8 +171,8 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
     node = route_by_metric(testbed, with_interface=with_interface)
     for command in commands:
         node.run(command.split())
-    statements = [*parents(testbed), *added_statements]
-    found = doctor(testbed, *statements)["routes of uplinks"]
+    statements = [*start_parent(testbed), *added_statements]
+    found = run_doctor(testbed, *statements)["routes of uplinks"]
     assert (found["status"], found["text"]) == ("fail", text)
 
     # Check that the finding is true: the kernel retransmits the subflow's SYN, or delays it because it looks for the
@@ -183,7 +183,7 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
         neighbours = node.run(["ip", "neighbour", "show", "dev", "wlan0"]).stdout
         return "10.77.8.2 " in neighbours or node.mib()["TcpExtTCPSynRetrans"] > before
 
-    with connection_to_parent(testbed, source="10.77.2.2" if added_statements else ""):
+    with hold_connection(testbed, source="10.77.2.2" if added_statements else ""):
         wait_until(is_unanswered, "a subflow gets no answer")
 
     # Only the operator knows the gateway of a missing route.
@@ -192,4 +192,4 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
         node.run(["sh", "-c", command])
     for family in (4, 6):
         wait_for_second_subflow(testbed, family)
-    assert failed_checks(doctor(testbed, *statements)) == set()
+    assert failed_checks(run_doctor(testbed, *statements)) == set()

@@ -123,7 +123,7 @@ def test_rules_with_a_helper_serve_strangers(module_testbed: Testbed, origin: Or
 def test_rules_that_trust_a_claimed_address_serve_strangers(
     module_testbed: Testbed, origin: Origin, indirect: str
 ) -> None:
-    """Defect: the check accepted this. A helper gets the claimed address, even if Squid's rules do not use it."""
+    """Defect: the check accepted these rules. A helper gets the claimed address even if Squid's rules do not use it."""
     rules = [
         "follow_x_forwarded_for allow all",
         f"acl_uses_indirect_client {indirect}",
@@ -153,9 +153,11 @@ def test_rules_with_an_embedded_ipv4_prefix_serve_strangers(
         assert download.status == 200
 
 
-@pytest.mark.parametrize("after", ["", "follow_x_forwarded_for allow clients"])
-def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, after: str) -> None:
-    """Defect: the check accepted this configuration."""
+@pytest.mark.parametrize(
+    "after", ["", "follow_x_forwarded_for allow clients"], ids=["as shipped", "with trusted claims"]
+)
+def test_trusted_claim_of_a_loopback_address_opens_the_status_pages(module_testbed: Testbed, after: str) -> None:
+    """Defect: the check accepted the statement *after*."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
     with running_proxy(module_testbed, after=after) as (proxy, problems):
         assert bool([text for text in problems if "other hosts can claim this host's address" in text]) == bool(after)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 from proxying import (
-    all_workers,
-    configuration,
     fetch,
     libraries_of,
     mptcp_listeners,
     skip_without_library,
     tcp_listeners,
-    workers,
+    wait_for_workers,
+    worker_pids,
+    write_configuration,
 )
 
 from mptcp_lab.agent.processes import with_mounts
@@ -35,19 +35,19 @@ def test_kernel_without_mptcp_is_logged_and_tcp_works(
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
     with node.sysctl("net.mptcp.enabled", "0"):
-        proxy = start_proxy(node, configuration(node, worker_statement, "http_port 3129"))
+        proxy = start_proxy(node, write_configuration(node, worker_statement, "http_port 3129"))
         wait_until(lambda: tcp_listeners(node) == {"*:3128", "*:3129"}, "both ports listen")
         assert mptcp_listeners(node) == set()
         for mptcp in (False, True):
             download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=mptcp)
             assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
-        before = all_workers(proxy)
+        before = wait_for_workers(proxy)
         proxy.process.signal(signal.SIGHUP)
         wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload is accepted", process=proxy.process)
         wait_until(
             lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= 4, "Squid opens new listeners"
         )
-        assert workers(proxy.process) == before
+        assert worker_pids(proxy.process) == before
 
         # Each worker logs the line once, for the port that it opens first.
         lines = [line for line in proxy.process.output().splitlines() if "mptcp_listen" in line]
@@ -65,9 +65,11 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
-    proxy = start_proxy(node, configuration(node), arguments=("--turns", "kernel", "--without", "zero-read"))
+    proxy = start_proxy(node, write_configuration(node), arguments=("--turns", "kernel", "--without", "zero-read"))
     wait_until(lambda: len(mptcp_listeners(node)) > 0, "the proxy listens", process=proxy.process)
-    assert [libraries_of(pid) for pid in all_workers(proxy)] == [["mptcp_listen.so"]] * len(all_workers(proxy))
+    assert [libraries_of(pid) for pid in wait_for_workers(proxy)] == [["mptcp_listen.so"]] * len(
+        wait_for_workers(proxy)
+    )
     download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
     assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
     assert proxy.process.stop(60) == 0
@@ -86,7 +88,7 @@ def test_library_that_was_not_loaded_is_reported(
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")
     broken.with_name("squid_turns.so").write_bytes(b"no library")
-    config = configuration(node)
+    config = write_configuration(node)
     proxy = start_proxy(node, config, env=None if library_loads else {"MPTCP_LISTEN_SHIM": str(broken)})
     message = "port 3128 accepts only plain TCP, not Multipath TCP, so clients can use only one path"
     if not library_loads:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proxying import all_workers, configuration, workers
+from proxying import wait_for_workers, worker_pids, write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
@@ -79,16 +79,16 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
     origin = module_testbed["origin"]
     process = origin.popen(python_command(ORIGIN, str(PORT)), name="origin")
     wait_until(lambda: f":{PORT} " in origin.run(["ss", "-Htln"]).stdout, "the origin listens", process=process)
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    return start_proxy(module_testbed["proxy"], write_configuration(module_testbed["proxy"]))
 
 
-@pytest.mark.parametrize("protocol", [MPTCP, TCP])
+@pytest.mark.parametrize("protocol", [MPTCP, TCP], ids=["MPTCP", "TCP"])
 @pytest.mark.parametrize("method", ["tunnel", "request"])
 def test_only_a_client_that_half_closes_loses_its_answer(
     module_testbed: Testbed, proxy: Proxy, method: str, protocol: int
 ) -> None:
     origin, node = module_testbed["origin"].service_address(), module_testbed["proxy"].service_address()
-    before = all_workers(proxy)
+    before = wait_for_workers(proxy)
 
     def gets_answer(half: str) -> bool:
         command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), method, half)
@@ -96,4 +96,4 @@ def test_only_a_client_that_half_closes_loses_its_answer(
 
     assert gets_answer("whole")
     assert not gets_answer("half")
-    assert workers(proxy.process) == before
+    assert worker_pids(proxy.process) == before

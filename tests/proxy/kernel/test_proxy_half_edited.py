@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import WITH_RETRIES, all_workers, fetch, mptcp_listeners, squid, workers
+from proxying import WITH_RETRIES, fetch, mptcp_listeners, squid_pid, wait_for_workers, worker_pids
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
@@ -56,27 +56,29 @@ def test_unfinished_edit_of_a_list_has_no_effect(
         return fetch(client, origin.url("file"), proxy.url(), options=WITH_RETRIES).status
 
     assert request_status() == 200
-    before = all_workers(proxy)
+    before = wait_for_workers(proxy)
     list_file.write_text(f"{edit}\n")
-    main_pid = squid(proxy.process)
+    main_pid = squid_pid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
     message = "this host's addresses have changed"
-    wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
+    wait_until(
+        lambda: message in proxy.process.output(), "the supervisor reports the new address", process=proxy.process
+    )
     log = proxy.logs / "cache.log"
     reconfigured = "Reconfiguring Squid Cache"
     wait_until(lambda: reconfigured in log.read_text(), "Squid reads the configuration", process=proxy.process)
     assert request_status() == 200
-    assert workers(proxy.process) == before, "a worker ended"
+    assert worker_pids(proxy.process) == before, "a worker ended"
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     wait_until(
-        lambda: len(after := workers(proxy.process)) == len(before) and not set(after) & set(before),
+        lambda: len(after := worker_pids(proxy.process)) == len(before) and not set(after) & set(before),
         "Squid replaces all workers",
         process=proxy.process,
     )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "the workers listen", process=proxy.process)
     assert request_status() == 200
-    assert squid(proxy.process) == main_pid
+    assert squid_pid(proxy.process) == main_pid
 
 
 def test_reload_rereads_the_list_or_names_the_file_with_the_mistake(

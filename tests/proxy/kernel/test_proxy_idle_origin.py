@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proxying import configuration
+from proxying import write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
@@ -49,7 +49,7 @@ print(first, send((head + (body or "\\r\\n")).encode()))
 def testbed(module_testbed: Testbed, require: Callable[..., None]) -> Testbed:
     require("squid", "gcc")
     # With several workers, each has its own idle connections, and the second request might use another worker.
-    start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], "workers 1"))
+    start_proxy(module_testbed["proxy"], write_configuration(module_testbed["proxy"], "workers 1"))
     return module_testbed
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import configuration, fetch, workers
+from proxying import fetch, worker_pids, write_configuration
 
 from mptcp_common import library_counters
 from mptcp_lab.testbed import Testbed
@@ -29,7 +29,9 @@ def bytes_written(pid: int) -> int:
 
 
 @pytest.mark.nightly(except_for=("fair",))
-@pytest.mark.parametrize(("turns", "min_share", "max_share"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
+@pytest.mark.parametrize(
+    ("turns", "min_share", "max_share"), [("fair", 0, 0.1), ("kernel", 1, 1.1)], ids=["fair", "kernel"]
+)
 def test_nearly_all_writes_of_a_download_are_joined(
     testbed: Testbed, require: Callable[..., None], turns: str, min_share: float, max_share: float
 ) -> None:
@@ -39,8 +41,8 @@ def test_nearly_all_writes_of_a_download_are_joined(
         pytest.skip("this Squid itself writes large pieces")
     host = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file": SIZE})
-    proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
-    [worker] = workers(proxy.process)
+    proxy = start_proxy(host, write_configuration(host, "workers 1"), arguments=("--turns", turns))
+    [worker] = worker_pids(proxy.process)
     before = bytes_written(worker)
     answer = fetch(testbed["client"], origin.url("file"), proxy.url(), mptcp=True)
     assert (answer.status, answer.size) == (200, SIZE)

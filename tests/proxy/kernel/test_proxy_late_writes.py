@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a client that still writes after the proxy has closed its connection soon gets an error, with MPTCP and
-TCP."""
+"""Tests that a client that still writes after the proxy has closed the connection gets an error within seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from proxying import configuration
+from proxying import write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_origin, start_proxy, wait_until
@@ -16,7 +15,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
 MAX_SECONDS = 20.0
-"""Maximum seconds until the error. It takes a round trip; without the library, the kernel would need 60 s."""
+"""Maximum seconds until the error. The error takes a round trip; without the library, the kernel would need 60 s."""
 # A client that sends a request, reads the answer to its end, and slowly sends more data until it gets an error.
 CLIENT = """
 import json, socket, sys, time
@@ -43,10 +42,10 @@ print(json.dumps([len(received), failure, time.monotonic() - start_time]))
 def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Proxy:
     require("squid", "apache2", "gcc")
     start_origin(module_testbed["origin"], {"file": 100_000})
-    return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"]))
+    return start_proxy(module_testbed["proxy"], write_configuration(module_testbed["proxy"]))
 
 
-@pytest.mark.parametrize("protocol", [TCP, MPTCP])
+@pytest.mark.parametrize("protocol", [TCP, MPTCP], ids=["TCP", "MPTCP"])
 def test_late_write_fails_soon(module_testbed: Testbed, proxy: Proxy, protocol: int) -> None:
     """Defect: the kernel keeps a closed MPTCP connection for 60 s, and silently drops the received data."""
     proxy_address, origin = (module_testbed[name].service_address() for name in ("proxy", "origin"))

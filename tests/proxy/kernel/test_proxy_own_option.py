@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for a Squid from ``./run squid``, which opens Multipath TCP listeners itself.
 
-They are skipped if dist has no such package, unless ``--all`` builds it. To run all other tests here with this Squid:
+The tests are skipped if dist has no such package, unless ``--all`` builds it. To run all other tests here with this
+Squid:
 
     dpkg-deb -x dist/squid_….deb /tmp/rebuilt
     sudo PATH=/tmp/rebuilt/usr/sbin:$PATH .venv/bin/pytest tests/proxy/kernel
@@ -13,7 +14,7 @@ import json
 import signal
 
 import pytest
-from proxying import configuration, fetch, mptcp_listeners, tcp_listeners
+from proxying import fetch, mptcp_listeners, tcp_listeners, write_configuration
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import Proxy, program, start_origin, start_proxy, wait_until
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("squid_with_patches")]
 LOG_LINE = "Multipath TCP with its own option mptcp"
 
 
-def http_ports(proxy: Proxy) -> list[str]:
+def http_port_lines(proxy: Proxy) -> list[str]:
     lines = (proxy.state / "squid.conf").read_text().splitlines()
     return [line for line in lines if line.startswith("http_port")]
 
@@ -32,30 +33,30 @@ def reload(proxy: Proxy, expected_count: int) -> None:
     proxy.process.signal(signal.SIGHUP)
     wait_until(
         lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= expected_count,
-        "new listeners",
+        "Squid opens new listeners",
         process=proxy.process,
     )
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, count: int) -> None:
-    worker_statement = f"workers {count}"
+@pytest.mark.parametrize("worker_count", [1, 2])
+def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, worker_count: int) -> None:
+    worker_statement = f"workers {worker_count}"
     node, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"file.bin": 5_000_000})
-    proxy = start_proxy(node, configuration(node, worker_statement))
+    proxy = start_proxy(node, write_configuration(node, worker_statement))
     assert LOG_LINE in proxy.process.output()
-    (port,) = http_ports(proxy)
-    assert port.split().count("mptcp") == 1
-    assert ("worker-queues" in port.split()) == (count > 1)
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
+    (line,) = http_port_lines(proxy)
+    assert line.split().count("mptcp") == 1
+    assert ("worker-queues" in line.split()) == (worker_count > 1)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener is open", process=proxy.process)
     for mptcp in (True, False):
         download = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
         assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
     assert _accepted_mptcp_connections(node) == 1
     count_before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
-    configuration(node, worker_statement, "http_port 3129")
+    write_configuration(node, worker_statement, "http_port 3129")
     reload(proxy, count_before + 2)
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports", process=proxy.process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports listen", process=proxy.process)
     assert "mptcp_listen" not in proxy.process.output()
 
 
@@ -69,7 +70,7 @@ def test_kernel_without_mptcp_is_logged_and_squid_serves_plain_tcp(testbed: Test
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
     with node.sysctl("net.mptcp.enabled", "0"):
-        proxy = start_proxy(node, configuration(node))
+        proxy = start_proxy(node, write_configuration(node))
         wait_until(lambda: tcp_listeners(node) == {"*:3128"}, "the port listens", process=proxy.process)
         assert mptcp_listeners(node) == set()
         download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
@@ -83,13 +84,13 @@ def test_squid_accepts_mptcp_without_the_library(testbed: Testbed) -> None:
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")
     broken.with_name("squid_turns.so").write_bytes(b"no library")
-    proxy = start_proxy(node, configuration(node), env={"MPTCP_LISTEN_SHIM": str(broken)})
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
+    proxy = start_proxy(node, write_configuration(node), env={"MPTCP_LISTEN_SHIM": str(broken)})
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener is open", process=proxy.process)
 
 
 def test_doctor_reports_squids_own_option(testbed: Testbed) -> None:
     node = testbed["proxy"]
-    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(configuration(node))]
+    argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(write_configuration(node))]
     answer = node.run(argv, check=False, timeout=120)
     (finding,) = (each for each in json.loads(answer.stdout) if each["check"] == "listeners")
     assert finding["status"] == "ok"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from textwrap import dedent
 
 import pytest
-from proxying import configuration
+from proxying import write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy
@@ -23,10 +23,10 @@ CONNECTION_COUNT = int(os.environ.get("MPTCP_PIPELINED", "3000"))
 CLIENT = dedent("""
     import json, random, selectors, socket, sys, time
 
-    origin, proxy, names, number, kind = json.loads(sys.argv[1])
-    rng, lost, done, now = random.Random(kind), [], 0, time.monotonic
+    origin, proxy, names, number, protocol = json.loads(sys.argv[1])
+    rng, lost, done, now = random.Random(protocol), [], 0, time.monotonic
     def start_client():
-        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind)
+        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
         if rng.random() < 0.9: client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         client.connect(tuple(proxy))
         answers = rng.choice([1, rng.randrange(5, 40)])
@@ -61,16 +61,17 @@ CLIENT = dedent("""
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", [pytest.param(6, id="TCP"), pytest.param(262, id="MPTCP")])
+@pytest.mark.parametrize("protocol", [pytest.param(6, id="TCP"), pytest.param(262, id="MPTCP")])
 def test_client_that_reads_late_gets_all_pipelined_answers(
-    testbed: Testbed, require: Callable[..., None], kind: int
+    testbed: Testbed, require: Callable[..., None], protocol: int
 ) -> None:
     """Defect: 8 to 23 of 690 such connections were reset before all answers had arrived."""
     require("squid", "apache2", "gcc")
     host = testbed["proxy"]
     origin = start_origin(testbed["origin"], SIZES)
-    start_proxy(host, configuration(host, "workers 1"))
+    start_proxy(host, write_configuration(host, "workers 1"))
     address = (host.service_address(4), PROXY_PORT)
-    task = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTION_COUNT, kind])
+    task = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTION_COUNT, protocol])
     answer = testbed["client"].run([sys.executable, "-c", CLIENT, task], timeout=3600)
-    assert json.loads(answer.stdout) == []
+    received_and_expected = json.loads(answer.stdout)
+    assert received_and_expected == [], "these connections lost answers"

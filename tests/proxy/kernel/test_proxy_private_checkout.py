@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import LIBRARIES, configuration, has_libraries, mptcp_listeners, workers
+from proxying import LIBRARIES, has_libraries, mptcp_listeners, worker_pids, write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_proxy, wait_until
@@ -35,11 +35,11 @@ def test_library_in_an_unusable_path_is_copied(
             directory.chmod(0o755)
     if name == "private":
         checkout.chmod(0o700)
-    for name in LIBRARIES:
-        Path(shutil.copy(shim.library(name), checkout)).chmod(0o755)
-    proxy = start_proxy(node, configuration(node), env={shim.PACKAGED: str(checkout / shim.LISTEN)})
+    for library in LIBRARIES:
+        Path(shutil.copy(shim.library(library), checkout)).chmod(0o755)
+    proxy = start_proxy(node, write_configuration(node), env={shim.PACKAGED: str(checkout / shim.LISTEN)})
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "the worker listens", process=proxy.process)
-    assert all(has_libraries(pid) for pid in workers(proxy.process))
+    assert all(has_libraries(pid) for pid in worker_pids(proxy.process))
     assert "cannot be preloaded" not in proxy.process.output()
-    assert {(proxy.state / name).stat().st_mode & 0o777 for name in LIBRARIES} == {0o755}
+    assert {(proxy.state / library).stat().st_mode & 0o777 for library in LIBRARIES} == {0o755}
     assert proxy.process.stop(60) == 0

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from proxying import configuration
+from proxying import write_configuration
 from time_limit import shortest_time
 
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -170,7 +170,7 @@ def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     for port in (STRAY_PORT, WEBSOCKET_PORT):
         wait_until(partial(listens, origin, port), "the origin listens")
     proxy = module_testbed["proxy"]
-    start_proxy(proxy, configuration(proxy, f"dns_nameservers {ORIGIN}"))
+    start_proxy(proxy, write_configuration(proxy, f"dns_nameservers {ORIGIN}"))
     return Scene(module_testbed["client"], record)
 
 
@@ -223,7 +223,7 @@ def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
 
 
 def test_name_without_an_address_gives_503(scene: Scene) -> None:
-    """Without the rule, the status is 502, and 500 for CONNECT."""
+    """Without the rule ``http_access deny !to_anywhere``, the status is 502, and 500 for CONNECT."""
     answer = scene.send(get(f"http://nowhere.example:{OK_PORT}/"))
     assert int(answer.split()[1]) == 503
     assert "ERR_DNS_FAIL" in answer

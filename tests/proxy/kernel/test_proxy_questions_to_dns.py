@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 
 import pytest
-from proxying import configuration, fetch
+from proxying import fetch, write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import python_command, start_origin, start_proxy, wait_until
@@ -37,14 +37,14 @@ while True:
 """
 
 
-def queries(testbed: Testbed, *statements: str) -> Sequence[tuple[int, str]]:
+def record_queries(testbed: Testbed, *statements: str) -> Sequence[tuple[int, str]]:
     """Return the DNS queries of a proxy with *statements* that gets requests of all kinds."""
     client, node, origin = testbed["client"], testbed["proxy"], testbed["origin"]
     address, record = origin.service_address(), testbed.directory / "queries"
     server = origin.popen(python_command(SERVER, str(record), address), name="dns")
     wait_until(lambda: ":53 " in origin.run(["ss", "-Huln"]).stdout, "the name server listens", process=server)
     web = start_origin(origin, {"file": 1000})
-    proxy = start_proxy(node, configuration(node, f"dns_nameservers {address}", *statements)).url()
+    proxy = start_proxy(node, write_configuration(node, f"dns_nameservers {address}", *statements)).url()
     for url, tunnel, status in (
         (web.url("file"), False, 200),
         (f"http://{NAME}/file", False, 200),
@@ -65,13 +65,13 @@ def _needs(require: Callable[..., None]) -> None:
 
 def test_proxy_queries_only_addresses(testbed: Testbed) -> None:
     """A query for each client's name would reveal the client to the name server, and double the number of queries."""
-    found = queries(testbed)
+    found = record_queries(testbed)
     assert {kind for kind, _ in found} == {A, AAAA}, found
     assert {name for _, name in found} == {NAME}
 
 
 def test_log_with_client_names_queries_names_of_addresses(testbed: Testbed) -> None:
     client = testbed["client"]
-    found = queries(testbed, "logformat named %>A", "access_log stdio:/var/log/${service_name}/named.log named")
+    found = record_queries(testbed, "logformat named %>A", "access_log stdio:/var/log/${service_name}/named.log named")
     reverse = ".".join(reversed(client.address("eth0").split("."))) + ".in-addr.arpa"
     assert (PTR, reverse) in found

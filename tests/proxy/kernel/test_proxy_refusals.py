@@ -230,7 +230,7 @@ def test_open_proxy_is_allowed_by_the_option(tmp_path: Path) -> None:
     assert ":3: warning: http_access allow all: an open proxy" in allowed.stderr
 
 
-def test_removal_of_one_line_enables_caching(tmp_path: Path) -> None:
+def test_configuration_that_allows_caching_is_accepted(tmp_path: Path) -> None:
     assert SHIPPED.count("\ncache deny all\n") == 1
     config = tmp_path / "squid.conf"
     config.write_text(SHIPPED.replace("\ncache deny all\n", "\n#cache deny all\n"))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from proxying import fetch
-from relaying import FILES, UPLINKS, Chain, chain
+from relaying import FILES, UPLINKS, Chain, start_chain
 
 from mptcp_lab.testbed import RELAY, Testbed
 from mptcp_lab.testbed.home import silent
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.kernel
 
 
 @contextmanager
-def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
+def gateway(chain: Chain) -> Iterator[Callable[[], dict[str, str]]]:
     """Run ``mptcp-gateway``. Yield a function that returns its IPv4 verdict on each uplink."""
-    node, directory = relayed.node, relayed.node.directory / "gateway"
-    parent = relayed.testbed["proxy"].service_address()
+    node, directory = chain.node, chain.node.directory / "gateway"
+    parent = chain.testbed["proxy"].service_address()
     devices = ", ".join(f"{device}: {device}" for device in UPLINKS)
     settings = node.write("gateway.yaml", f"uplinks: {{{devices}}}\nparents: ['{parent}:3128']\n")
     command = [program("mptcp-gateway"), "run", "--config", str(settings), "--directory", str(directory)]
@@ -40,20 +40,20 @@ def gateway(relayed: Chain) -> Iterator[Callable[[], dict[str, str]]]:
 
 def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callable[..., Testbed]) -> None:
     """Defect: with one parent, each request failed until the end of the outage."""
-    relayed = chain(make_testbed(RELAY))
+    chain = start_chain(make_testbed(RELAY))
 
     def succeeds() -> bool:
-        url, proxy = relayed.origin.url("small.bin"), relayed.relay.url()
-        return fetch(relayed.client, url, proxy).sha256 == relayed.origin.digests["small.bin"]
+        url, proxy = chain.origin.url("small.bin"), chain.relay.url()
+        return fetch(chain.client, url, proxy).sha256 == chain.origin.digests["small.bin"]
 
-    with gateway(relayed) as verdicts:
-        with silent(relayed.testbed["core"], "eth0"):
+    with gateway(chain) as verdicts:
+        with silent(chain.testbed["core"], "eth0"):
             wait_until(succeeds, "requests use the other uplink")
             wait_until(
                 lambda: verdicts() == {"eth0": "no answer", "wlan0": "good"}, "the gateway detects the silent uplink"
             )
         wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "the uplink is good again")
         assert succeeds()
-        with relayed.count_uplink_bytes() as sizes:
+        with chain.count_uplink_bytes() as sizes:
             assert succeeds()
         assert sizes["eth0"] > FILES["small.bin"] / 2, "connections do not begin on the first uplink"

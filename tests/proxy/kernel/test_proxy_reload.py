@@ -15,7 +15,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from proxying import all_workers, configuration, curl, environment, fetch, mptcp_listeners, squid, workers
+from proxying import (
+    curl_command,
+    environment,
+    fetch,
+    mptcp_listeners,
+    squid_pid,
+    wait_for_workers,
+    worker_pids,
+    write_configuration,
+)
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Process, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -53,7 +62,7 @@ class PausedDownload:
         self._output = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
         options = ["-o", str(pipe)]
         self._client = client.popen(
-            curl(origin.url(BIG_FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl"
+            curl_command(origin.url(BIG_FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl"
         )
         self._expected_digest = origin.digests[BIG_FILE]
         wait_until(self._has_begun, "the download has begun", process=self._client)
@@ -77,16 +86,16 @@ class PausedDownload:
 
 def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) -> None:
     node, client = testbed["proxy"], testbed["client"]
-    config = configuration(node)
+    config = write_configuration(node)
     proxy = start_proxy(node, config)
-    before = (squid(proxy.process), *all_workers(proxy))
+    before = (squid_pid(proxy.process), *wait_for_workers(proxy))
     download = PausedDownload(client, origin, proxy)
 
-    configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
+    write_configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "the new port is open", process=proxy.process)
     download.finish()
-    assert (squid(proxy.process), *workers(proxy.process)) == before
+    assert (squid_pid(proxy.process), *worker_pids(proxy.process)) == before
     new_url = proxy.url().replace("3128", "3129")
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
 
@@ -100,37 +109,37 @@ def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin
 
 def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin) -> None:
     node, client = testbed["proxy"], testbed["client"]
-    config = configuration(node)
+    config = write_configuration(node)
     proxy = start_proxy(node, config)
-    before = (squid(proxy.process), *all_workers(proxy))
+    before = (squid_pid(proxy.process), *wait_for_workers(proxy))
     download = PausedDownload(client, origin, proxy)
 
-    configuration(node, "http_port 3129", "http_acess deny all")
+    write_configuration(node, "http_port 3129", "http_acess deny all")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: "refused" in proxy.process.output(), "the reload is refused", process=proxy.process)
     download.finish()
     refusals = [line for line in proxy.process.output().splitlines() if "refused" in line]
     assert len(refusals) == 1
     assert f"{config}:3: http_acess: there is no such directive; did you mean http_access?" in refusals[0]
-    assert (squid(proxy.process), *workers(proxy.process)) == before
+    assert (squid_pid(proxy.process), *worker_pids(proxy.process)) == before
     assert mptcp_listeners(node) == {"*:3128"}
 
     # A worker that Squid restarts reads the active configuration, not the broken file.
-    before = all_workers(proxy)
+    before = wait_for_workers(proxy)
     os.kill(before[-1], signal.SIGSEGV)
     wait_until(
-        lambda: len(after := workers(proxy.process)) == len(before) and after != before,
-        "a new worker",
+        lambda: len(after := worker_pids(proxy.process)) == len(before) and after != before,
+        "Squid starts a new worker",
         process=proxy.process,
     )
-    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "its listener", process=proxy.process)
+    wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "the new worker listens", process=proxy.process)
     assert fetch(client, origin.url(FILE), proxy.url(), mptcp=True).sha256 == origin.digests[FILE]
 
 
 def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
-    config = configuration(node)
+    config = write_configuration(node)
     proxy = start_proxy(node, config)
     mounts = {"/run/mptcpproxy": proxy.state}
 
@@ -146,13 +155,13 @@ def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable
         return found["status"], found["text"]
 
     assert doctor_finding() == ("ok", "the proxy has not reloaded since its start")
-    configuration(node, "http_acess deny all")
+    write_configuration(node, "http_acess deny all")
     code, output = reload()
     assert code == 1
     assert f"reload refused, the old settings stay in force: {config}:2: http_acess: there is no such" in output
     assert mptcp_listeners(node) == {"*:3128"}
     # The file is valid again, but not yet active.
-    configuration(node, "http_port 3129")
+    write_configuration(node, "http_port 3129")
     status, text = doctor_finding()
     assert status == "warn"
     assert f": {config}:2: http_acess: there is no such" in text
@@ -179,7 +188,7 @@ def test_ready_notification_is_sent_when_squid_listens_with_mptcp(
                 assert mptcp_listeners(node) == {"*:3128"}
         assert "STATUS=serving: port 3128 over Multipath TCP" in lines
         # Debian's Squid would report that it is ready before it listens.
-        assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment(squid(proxy.process)).keys()
+        assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment(squid_pid(proxy.process)).keys()
         assert proxy.process.running
 
 
@@ -193,8 +202,8 @@ def test_sigterm_stops_squid_and_returns_its_status(testbed: Testbed, require: C
     assert namespace_processes(node.namespace) == ()
 
 
-@pytest.mark.nightly(except_for=("15",))
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.nightly(except_for=("SIGTERM",))
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_stop_right_after_the_start_ends_squid(testbed: Testbed, require: Callable[..., None], number: int) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
@@ -213,12 +222,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_stop_kills_a_squid_that_does_not_handle_signals_yet(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
     """On a very busy machine, Squid may not handle signals before the time limit of the stop. Then the signal kills
-    it."""
+    Squid."""
     require("squid", "gcc")
     process = start(testbed["proxy"], python_command(IMPATIENT_SUPERVISION))
     wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
@@ -228,7 +237,7 @@ def test_stop_kills_a_squid_that_does_not_handle_signals_yet(
 
 
 def test_reloads_right_after_the_start_reach_squid_when_ready(testbed: Testbed, require: Callable[..., None]) -> None:
-    """A SIGHUP would kill Squid's processes before they handle it."""
+    """A SIGHUP kills a process of Squid that does not handle the signal yet."""
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start_unready(node)
@@ -236,9 +245,9 @@ def test_reloads_right_after_the_start_reach_squid_when_ready(testbed: Testbed, 
     wait_until(lambda: "reload accepted" in process.output(), "the reload is accepted", process=process)
     for _ in range(5):
         process.signal(signal.SIGHUP)
-    before = all_workers(Proxy(node, process, node.directory / "run", node.directory / "var"))
-    wait_until(lambda: process.output().count("reload accepted") >= 2, "the second reload", process=process)
-    assert workers(process) == before
+    before = wait_for_workers(Proxy(node, process, node.directory / "run", node.directory / "var"))
+    wait_until(lambda: process.output().count("reload accepted") >= 2, "the second reload is accepted", process=process)
+    assert worker_pids(process) == before
     assert process.stop(60) == 0
 
 
@@ -267,7 +276,6 @@ def test_reload_during_the_first_check_follows_the_start(testbed: Testbed, requi
 
 
 def test_reload_without_a_temporary_directory_is_refused(testbed: Testbed, origin: Origin) -> None:
-    """The host causes the refusal, because it has no temporary directory."""
     node = testbed["proxy"]
     temporary = node.directory / "temporary"
     temporary.mkdir()
@@ -281,7 +289,9 @@ def test_reload_without_a_temporary_directory_is_refused(testbed: Testbed, origi
 
     temporary.mkdir()
     proxy.process.signal(signal.SIGHUP)
-    wait_until(lambda: "reload accepted" in proxy.process.output(), "the next reload", process=proxy.process)
+    wait_until(
+        lambda: "reload accepted" in proxy.process.output(), "the next reload is accepted", process=proxy.process
+    )
     assert proxy.process.stop(60) == 0
 
 
@@ -329,15 +339,15 @@ def start_unready(node: LiveNode) -> Process:
 def test_crash_of_squid_gives_a_nonzero_status(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
-    proxy = start_proxy(node, configuration(node, "workers 2"))
-    os.kill(squid(proxy.process), signal.SIGKILL)
+    proxy = start_proxy(node, write_configuration(node, "workers 2"))
+    os.kill(squid_pid(proxy.process), signal.SIGKILL)
     assert proxy.process.wait(60) == 128 + signal.SIGKILL
     assert "Squid ended by itself (signal SIGKILL); the reason is" in proxy.process.output()
     # Workers without their main process would keep the port.
     assert namespace_processes(node.namespace) == ()
 
 
-def refusals(process: Process) -> list[str]:
+def lines_without_notes(process: Process) -> list[str]:
     """Return the output without the lines about statements that this version of Squid does not get."""
     return [line for line in process.output().splitlines() if ": left out, Squid" not in line]
 
@@ -351,8 +361,8 @@ def test_second_proxy_with_the_same_name_is_refused(testbed: Testbed, require: C
         proxy.process.argv, name="second", mounts={"/run/mptcpproxy": proxy.state, "/var/log/mptcpproxy": proxy.logs}
     )
     assert second.wait(60) == 1
-    assert len(refusals(second)) == 1
-    assert f"a proxy of this name runs already (process {squid(proxy.process)}" in second.output()
+    assert len(lines_without_notes(second)) == 1
+    assert f"a proxy of this name runs already (process {squid_pid(proxy.process)}" in second.output()
 
 
 def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, require: Callable[..., None]) -> None:
@@ -372,10 +382,10 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
         argv = [first.process.argv[0], "run", "--service-name", "second", "--config", str(config)]
         return node.popen(argv, name="second", mounts=mounts)
 
-    refused = start_second(configuration(node, name="taken.conf"))
+    refused = start_second(write_configuration(node, name="taken.conf"))
     assert refused.wait(60) == 1
     assert re.search(r"conf/squid.conf:\d+: port 3128 is in use by squid \(process \d+\)", refused.output())
-    assert len(refusals(refused)) == 1
+    assert len(lines_without_notes(refused)) == 1
 
     other_port = node.directory / "other-port.conf"
     other_port.write_text(
@@ -390,13 +400,13 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
 def test_large_log_is_renamed_and_reopened(testbed: Testbed, origin: Origin) -> None:
     """Rotate the logs of two workers that share one log, as mptcp-proxy run does every 30 seconds."""
     node, client = testbed["proxy"], testbed["client"]
-    proxy = start_proxy(node, configuration(node, "workers 2"))
+    proxy = start_proxy(node, write_configuration(node, "workers 2"))
     log = proxy.logs / "access.log"
     fetch(client, origin.url(FILE), proxy.url())
     wait_until(lambda: FILE in log.read_text(), "the request is logged")
 
     assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
-    os.kill(squid(proxy.process), signal.SIGUSR1)
+    os.kill(squid_pid(proxy.process), signal.SIGUSR1)
     wait_until(lambda: log.exists() and (proxy.logs / "cache.log").exists(), "Squid writes new logs")
     fetch(client, origin.url("nothing.bin"), proxy.url())
     wait_until(lambda: "nothing.bin" in log.read_text(), "the next request is in the new log")

@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
-from proxying import configuration
-from relaying import chain
+from proxying import write_configuration
+from relaying import start_chain
 
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, start_origin, start_proxy, wait_until
@@ -70,7 +70,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     host = origin.url("small").partition("//")[2].partition("/")[0]
     # No name server runs here.
     short_timeouts = ("dns_timeout 1 second", "dns_retransmit_interval 1 second")
-    proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *short_timeouts))
+    proxy = start_proxy(testbed["proxy"], write_configuration(testbed["proxy"], *short_timeouts))
     answers = send_requests(testbed["client"], proxy, host, REQUESTS)
     assert b" 200 " in answers["served"].partition(b"\r\n")[0], "the valid request was not served"
     with testbed["client"].entered():
@@ -85,9 +85,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     written["output"] = proxy.process.output()
     # Defect: cache.log got two such lines for each connection that ended without a request.
     assert "context without" not in written["cache.log"]
-    assert f" GET http://{host}/small? " in written["access.log"], (
-        "the URL of a valid request is logged, without its secrets"
-    )
+    assert f" GET http://{host}/small? " in written["access.log"], "the log lacks the URL of the valid request"
     assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
     # The log line of a tunnel contains the target only if the target is certainly a host.
     assert f" CONNECT {host}:443 " in written["access.log"]
@@ -105,8 +103,8 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
     make_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> None:
     require("squid", "apache2", "curl", "gcc")
-    relayed = chain(make_testbed(RELAY))
-    host = relayed.origin.url("small.bin").partition("//")[2].partition("/")[0]
+    chain = start_chain(make_testbed(RELAY))
+    host = chain.origin.url("small.bin").partition("//")[2].partition("/")[0]
     names = (
         "a tunnel",
         "a tunnel with a password",
@@ -114,11 +112,11 @@ def test_users_of_tunnels_are_in_no_log_of_a_relay(
         "a tunnel with a password of digits",
     )
     tunnels = {name: REQUESTS[name] for name in names}
-    answers = send_requests(relayed.client, relayed.relay, host, tunnels)
+    answers = send_requests(chain.client, chain.relay, host, tunnels)
     assert b" 200 " in answers["a tunnel"].partition(b"\r\n")[0]
     # After the stop, each request has a line, but not always as a tunnel: Squid 6 considers some requests invalid.
-    relayed.relay.process.stop(60)
-    written = (relayed.relay.logs / "access.log").read_text()
+    chain.relay.process.stop(60)
+    written = (chain.relay.logs / "access.log").read_text()
     assert f" CONNECT {host}:443 " in written
     assert [line for line in written.splitlines() if any(each in line for each in SECRETS)] == []
 

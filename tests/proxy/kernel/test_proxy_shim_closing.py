@@ -11,7 +11,7 @@ from preloading import DESCRIPTORS, MPTCP, TCP, Preloaded
 
 pytestmark = pytest.mark.kernel
 MAX_HELD_CONNECTIONS = 512
-"""Maximum number of held connections."""
+"""Maximum number of closed connections that the library keeps open (shim/listen/late_writes.c)."""
 SCENE = """
 import select, struct, threading, time
 listener = socket(); listener.bind(("127.0.0.1", 3128)); listener.listen(2000)
@@ -32,7 +32,7 @@ def wait_for(connection, event):
     "Wait until poll(2) reports *event*: the kernel has then handled the action of the other end."
     poll = select.poll(); poll.register(connection, event)
     assert poll.poll(60_000)
-def sockets():
+def count_sockets():
     count = 0
     for each in os.scandir("/proc/self/fd"):
         try: count += os.readlink(each.path).startswith("socket:")
@@ -57,14 +57,14 @@ def run_scene(preloaded_with_each_build: Preloaded) -> Callable[..., Any]:
     return run
 
 
-@pytest.mark.parametrize("kind", [MPTCP, TCP])
+@pytest.mark.parametrize("kind", [MPTCP, TCP], ids=["MPTCP", "TCP"])
 def test_late_writer_gets_an_error(run_scene: Callable[..., Any], kind: int) -> None:
     found = run_scene(f"""
 client, server = connect({kind})
 server.sendall(b"answer"); server.close()
 received = client.recv(100)
 wait_for(client, select.POLLRDHUP)
-report(received=received.decode(), error=write_error(client), left=sockets())
+report(received=received.decode(), error=write_error(client), left=count_sockets())
 """)
     assert found["received"] == "answer"
     assert found["error"] in ("EPIPE", "ECONNRESET")
@@ -92,26 +92,26 @@ report(unread=unread, received=received == size, error=write_error(client))
 
 def test_held_connection_is_freed_when_the_client_closes(run_scene: Callable[..., Any]) -> None:
     found = run_scene("""
-before = sockets()
+before = count_sockets()
 client, server = connect()
 server.sendall(b"answer"); server.close()
 received = [client.recv(100).decode(), client.recv(100).decode()]
-held = sockets() - before - 1
+held = count_sockets() - before - 1
 client.close()
-wait_until(lambda: sockets() == before)
+wait_until(lambda: count_sockets() == before)
 report(received=received, held=held)
 """)
     assert found == {"received": ["answer", ""], "held": 1}
 
 
-@pytest.mark.parametrize(("disabled", "held"), [("", 1), ("zero-read,late-writes", 0)])
+@pytest.mark.parametrize(("disabled", "held"), [("", 1), ("zero-read,late-writes", 0)], ids=["as shipped", "disabled"])
 def test_late_writes_can_be_disabled(run_scene: Callable[..., Any], disabled: str, held: int) -> None:
     found = run_scene(
         """
 client, server = connect()
-before = sockets()
+before = count_sockets()
 server.sendall(b"answer"); server.close(); server = None
-report(held=sockets() - before + 1, received=client.recv(100).decode(), end=client.recv(100).decode())
+report(held=count_sockets() - before + 1, received=client.recv(100).decode(), end=client.recv(100).decode())
 """,
         MPTCP_WITHOUT=disabled,
     )
@@ -125,14 +125,15 @@ report(held=sockets() - before + 1, received=client.recv(100).decode(), end=clie
         "server.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack('ii', 1, 0))",
         "client.sendall(b'unread'); wait_for(server, select.POLLIN)",
     ],
+    ids=["client closed first", "server resets", "data are unread"],
 )
 def test_connection_that_needs_no_delay_is_closed_immediately(run_scene: Callable[..., Any], first: str) -> None:
     found = run_scene(f"""
 client, server = connect()
-before = sockets()
+before = count_sockets()
 {first}
 server.close(); server = None
-report(held=sockets() - before + 1)
+report(held=count_sockets() - before + 1)
 """)
     assert found["held"] == 0
 
@@ -165,7 +166,7 @@ thread = threading.Thread(target=int); thread.start(); thread.join()
 wait_until(lambda: str(thread.native_id) not in tasks())
 threads = len(tasks())
 pairs = [connect() for _ in range(600)]
-before = sockets()
+before = count_sockets()
 pid = os.fork()
 if not pid:
     for _, server in pairs: os.close(server.fileno())
@@ -173,12 +174,12 @@ if not pid:
 os.waitpid(pid, 0)
 alive = all(server.send(b"!") == 1 for _, server in pairs)
 for _, server in pairs: server.close()
-report(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
+report(alive=alive, held=count_sockets() - before + 600, threads=len(tasks()) - threads)
 """)
     assert found == {"alive": True, "held": MAX_HELD_CONNECTIONS, "threads": 1}
 
 
-@pytest.mark.parametrize(("extra", "held"), [(0, 0), (40, 40)])
+@pytest.mark.parametrize(("extra", "held"), [(0, 0), (40, 40)], ids=["none above the limit", "40 above the limit"])
 def test_held_connections_use_none_of_the_programs_descriptors(
     run_scene: Callable[..., Any], extra: int, held: int
 ) -> None:
@@ -190,6 +191,6 @@ soft = 2 * len(pairs) + 50
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft + {extra}))
 for _, server in pairs: server.close()
 held = [int(each) for each in os.listdir("/proc/self/fd") if int(each) >= soft]
-report(held=len(held), left=sockets() - len(held) - len(pairs) - 1)
+report(held=len(held), left=count_sockets() - len(held) - len(pairs) - 1)
 """)
     assert found == {"held": held, "left": 0}

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import BUILDS, Preloaded, build_parameter, preloaded_with, scene_runner
+from preloading import BUILDS, Preloaded, build_parameter, build_preloaded, scene_runner
 
 from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
+OUT = select.EPOLLOUT
 MAX_EVENTS_PER_TURN = 4
 """Maximum number of events of clients in a turn (shim/turns/turns.h)."""
 SCENE = """
@@ -65,7 +67,7 @@ def write(server, data):
 def run_scene(request: pytest.FixtureRequest, require: Any) -> Callable[..., Any]:
     require("root", "namespaces", "mptcp", "gcc")
     build, protocol = request.param
-    preloaded = preloaded_with(build)
+    preloaded = build_preloaded(build)
     # The library converts the listener on port 3128 to MPTCP, and does not change the listener on port 3130.
     port = 3130 if protocol == "TCP" else 3128
     return scene_runner(preloaded, f"PORT = {port}\n{SCENE}")
@@ -81,13 +83,23 @@ events.append(turn()[fd]); held = unread(client)
 written.append(write(server, b"b" * 1000)); held_after = unread(client)
 loop.modify(server, IN); last = turn()
 report(events=events, written=written, held=held, held_after=held_after, last=len(last),
-     arrived=len(HEADER) + 1000 == unread(client), right=read(client) == HEADER + b"b" * 1000)
+     arrived=len(HEADER) + 1000 == unread(client), unchanged=read(client) == HEADER + b"b" * 1000)
 """)
     assert found["written"][1] == 1000
-    assert found == {**found, "events": [4, 4], "held": 0, "held_after": 0, "last": 0, "arrived": True, "right": True}
+    assert found == {
+        **found,
+        "events": [OUT, OUT],
+        "held": 0,
+        "held_after": 0,
+        "last": 0,
+        "arrived": True,
+        "unchanged": True,
+    }
 
 
-@pytest.mark.parametrize(("disabled", "is_sent"), [("", False), ("late-writes,joined-writes", True)])
+@pytest.mark.parametrize(
+    ("disabled", "is_sent"), [("", False), ("late-writes,joined-writes", True)], ids=["as shipped", "disabled"]
+)
 def test_joined_writes_can_be_disabled(run_scene: Callable[..., Any], disabled: str, is_sent: bool) -> None:
     found = run_scene(
         """
@@ -113,9 +125,10 @@ for number in range(40):
 loop.modify(server, IN); turn()
 received += read_all(client, 40 * 4096 - len(received))
 report(arrived=[each for each in arrived if each], events=events.count(OUT) >= 38,
-     right=received == b"".join(b"%04d" % n * 1024 for n in range(40)))
+     unchanged=received == b"".join(b"%04d" % n * 1024 for n in range(40)))
 """)
-    assert found == {"arrived": [17 * 4096] * 2, "events": True, "right": True}
+    # The buffer holds 16 pieces. The next write sends them, together with its own piece.
+    assert found == {"arrived": [17 * 4096] * 2, "events": True, "unchanged": True}
 
 
 def test_chunks_are_joined_until_a_smaller_write(run_scene: Callable[..., Any]) -> None:
@@ -148,10 +161,10 @@ def test_write_that_is_probably_the_last_is_sent_immediately(
 server, client = connect(events={events})
 turn()
 size = write(server, {data})
-report(size=size, arrived=unread(client), right=read(client) == {data})
+report(size=size, arrived=unread(client), unchanged=read(client) == {data})
 """)
     assert found["size"] == found["arrived"] > 0
-    assert found["right"]
+    assert found["unchanged"]
 
 
 def test_data_that_exceed_the_kernels_buffer_are_not_held(run_scene: Callable[..., Any]) -> None:
@@ -164,7 +177,7 @@ report(arrived=unread(client))
     assert found == {"arrived": 4096}
 
 
-@pytest.mark.parametrize("turns", [None, "kernel"])
+@pytest.mark.parametrize("turns", [None, "kernel"], ids=["unset", "kernel"])
 def test_no_data_are_held_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
     found = run_scene(
         "server, client = connect(); turn(); write(server, PIECE)\nreport(arrived=unread(client))", turns=turns
@@ -253,7 +266,7 @@ arrived = len(read_all(client, sent))
 last = turn(5).get(server.fileno())
 report(reported=reported, result=result, later=later, all=arrived == sent, last=last, accepted=write(server, PIECE))
 """)
-    assert found == {"reported": 4, "result": "EAGAIN", "later": None, "all": True, "last": 4, "accepted": 4096}
+    assert found == {"reported": OUT, "result": "EAGAIN", "later": None, "all": True, "last": OUT, "accepted": 4096}
 
 
 def test_held_data_are_sent_before_the_close(run_scene: Callable[..., Any]) -> None:
@@ -264,9 +277,9 @@ os.close(server.detach())
 client.setblocking(True); client.settimeout(5)
 received = b""
 while chunk := client.recv(9999): received += chunk
-report(right=received == HEADER + PIECE)
+report(unchanged=received == HEADER + PIECE)
 """)
-    assert found == {"right": True}
+    assert found == {"unchanged": True}
 
 
 FULL_KERNEL_BUFFER = """
@@ -288,7 +301,7 @@ server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
 """
 
 
-def test_rest_is_sent_when_the_kernel_has_room_again(run_scene: Callable[..., Any]) -> None:
+def test_held_data_are_sent_when_the_kernel_has_room_again(run_scene: Callable[..., Any]) -> None:
     found = run_scene(f"""{FULL_KERNEL_BUFFER}
 loop.modify(server, IN)
 events = [turn().get(fd) for _ in range(5)]
@@ -296,23 +309,23 @@ held = unread(client) < len(sent[0])
 result = write(server, b"later")
 received = read_all(client, sum(map(len, sent)))
 later = write(server, b"later")
-report(events=set(events) == {{None}}, held=held, result=result, right=received == b"".join(sent), later=later,
+report(events=set(events) == {{None}}, held=held, result=result, unchanged=received == b"".join(sent), later=later,
      last=read_all(client, 5).decode(), quiet=turn())
 """)
     assert found == {
         "events": True,
         "held": True,
         "result": "EAGAIN",
-        "right": True,
+        "unchanged": True,
         "later": 5,
         "last": "later",
         "quiet": {},
     }
 
 
-def test_write_must_wait_until_the_rest_is_sent(run_scene: Callable[..., Any]) -> None:
+def test_write_must_wait_until_the_held_data_are_sent(run_scene: Callable[..., Any]) -> None:
     found = run_scene(f"""{FULL_KERNEL_BUFFER}
-# The program does not write again after its turn, so the rest must wait.
+# The program does not write again after its turn, so the held data must wait.
 turn(); turn()
 reported, result = turn().get(fd), write(server, b"x")
 requested = []
@@ -322,16 +335,16 @@ loop.unregister(server); requested.append(turn().get(fd))
 received = read_all(client, sum(map(len, sent)))
 quiet = turn()
 loop.register(server, IN | OUT)
-report(reported=reported, result=result, requested=requested, right=received == b"".join(sent), quiet=quiet,
+report(reported=reported, result=result, requested=requested, unchanged=received == b"".join(sent), quiet=quiet,
      later=turn(5).get(fd))
 """)
     assert found == {
         "reported": None,
         "result": "EAGAIN",
         "requested": [None] * 5,
-        "right": True,
+        "unchanged": True,
         "quiet": {},
-        "later": 4,
+        "later": OUT,
     }
 
 
@@ -370,8 +383,10 @@ report(lost=[answers for answers in range(10, 25) if not answered(answers)])
     assert found == {"lost": []}
 
 
-@pytest.mark.parametrize("action", ["", "os.dup(0)", "server, client_too = connect()"])
-def test_rest_of_a_closed_connection_is_sent_later(run_scene: Callable[..., Any], action: str) -> None:
+@pytest.mark.parametrize(
+    "action", ["", "os.dup(0)", "server, client_too = connect()"], ids=["nothing", "file", "connection"]
+)
+def test_held_data_of_a_closed_connection_are_sent_later(run_scene: Callable[..., Any], action: str) -> None:
     """Defect: the connection was reset, which lost data that was already in the kernel."""
     found = run_scene(f"""{FULL_KERNEL_BUFFER}
 os.close(server.detach())
@@ -393,7 +408,7 @@ def test_closed_connection_is_reset_if_its_client_does_not_read(tmp_path: Path, 
     """After a minute (in this test, after a second), the library resets the connection, so that the client detects lost
     data.
 
-    The library also closes the epoll.
+    The library then also closes the epoll that it uses for this client.
     """
     require("root", "namespaces", "mptcp", "gcc")
     fast_library = tmp_path / shim.TURNS
@@ -418,16 +433,16 @@ report(all=received == b"".join(sent), result=result, closed=closed)
 def test_all_data_arrive_before_the_end(run_scene: Callable[..., Any]) -> None:
     """In this test, connections with held data are closed while the kernel has little room and clients read late."""
     found = run_scene("""
-rng, right, ends = random.Random(1), 0, {}
+rng, unchanged, ends = random.Random(1), 0, {}
 def finish(server, client, sent, received, closed):
-    global right
+    global unchanged
     while True:
         try: chunk = client.recv(rng.choice([100, 5000, 1 << 20]))
         except BlockingIOError: return False
         except OSError: return True
         received += chunk
         if not chunk:
-            right += closed[0] and bytes(received) == bytes(sent); return True
+            unchanged += closed[0] and bytes(received) == bytes(sent); return True
 for n in range(400):
     server, client = connect(f"127.0.0.{2 + n % 3}", OUT)
     client.setsockopt(SOL_SOCKET, SO_RCVBUF, rng.choice([4096, 8192, 65536, 1 << 20]))
@@ -448,9 +463,9 @@ deadline = time.monotonic() + 60
 while ends and time.monotonic() < deadline:
     turn(0.001)
     ends = {fd: each for fd, each in ends.items() if not finish(*each)}
-report(right=right, left=len(ends))
+report(unchanged=unchanged, left=len(ends))
 """)
-    assert found == {"right": 400, "left": 0}
+    assert found == {"unchanged": 400, "left": 0}
 
 
 def test_error_of_a_vanished_client_is_the_same_as_without_the_library(run_scene: Callable[..., Any]) -> None:
@@ -502,9 +517,9 @@ other = socket(AF_INET, SOCK_STREAM, protocol(listener)); other.connect(("127.0.
 os.closerange(number, number + 1)
 accepted, _ = listener.accept()
 turn(); turn()
-report(same=accepted.fileno() == number, arrived=unread(other))
+report(is_reused=accepted.fileno() == number, arrived=unread(other))
 """)
-    assert found == {"same": True, "arrived": 0}
+    assert found == {"is_reused": True, "arrived": 0}
 
 
 RANDOM_WRITES = """
@@ -535,11 +550,11 @@ while any(len(received[fd]) < size_wanted for fd in ends) and time.monotonic() <
 for fd, (server, client) in ends.items():
     loop.modify(server, IN)
     received[fd] += read_all(client, len(sent[fd]) - len(received[fd]))
-report(right=sum(sent[fd] == received[fd] for fd in ends), enough=min(map(len, sent.values())) >= size_wanted)
+report(unchanged=sum(sent[fd] == received[fd] for fd in ends), enough=min(map(len, sent.values())) >= size_wanted)
 """
 
 
 @pytest.mark.nightly(except_for=("plain-MPTCP-0", "undefined-MPTCP-1"))
 @pytest.mark.parametrize("seed", range(3))
 def test_random_writes_arrive_unchanged(run_scene: Callable[..., Any], seed: int) -> None:
-    assert run_scene(f"SEED = {seed}\n{RANDOM_WRITES}") == {"right": 12, "enough": True}
+    assert run_scene(f"SEED = {seed}\n{RANDOM_WRITES}") == {"unchanged": 12, "enough": True}

@@ -16,7 +16,7 @@ from preloading import Preloaded, scene_runner
 pytestmark = pytest.mark.kernel
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 EVENTS_PER_TURN = 4
-"""Of turns.h."""
+"""Maximum number of events of clients in a turn (shim/turns/turns.h)."""
 NO_MEMORY_SOURCE = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -105,13 +105,13 @@ def test_without_may_write_the_kernel_reports_events(run_scene: Callable[..., An
     found = run_scene(
         """
 server, client = connect(IN | OUT)
-steps = [kernel_events(server)]
-for _ in range(3): steps.append(turn().get(server.fileno())); write(server, b"x")
-report(steps=[*steps, kernel_events(server)])
+before, reported = kernel_events(server), []
+for _ in range(3): reported.append(turn().get(server.fileno())); write(server, b"x")
+report(before=before, reported=reported, after=kernel_events(server))
 """,
         MPTCP_WITHOUT="zero-read,may-write",
     )
-    assert found["steps"] == [IN | OUT, OUT, OUT, OUT, IN | OUT]
+    assert found == {"before": IN | OUT, "reported": [OUT] * 3, "after": IN | OUT}
 
 
 def test_full_socket_is_reported_when_it_has_room(run_scene: Callable[..., Any]) -> None:
@@ -119,15 +119,14 @@ def test_full_socket_is_reported_when_it_has_room(run_scene: Callable[..., Any])
 server, client = connect(IN)
 fill(server)
 loop.modify(server, IN | OUT)
-steps = [turn().get(server.fileno()), kernel_events(server)]
+reported, in_kernel = turn().get(server.fileno()), kernel_events(server)
 while True:
     try: client.recv(1 << 20)
     except BlockingIOError: break
     time.sleep(0.01)
-steps.append(turn(5).get(server.fileno()))
-report(steps=steps)
+report(reported=reported, in_kernel=in_kernel, later=turn(5).get(server.fileno()))
 """)
-    assert found["steps"] == [None, IN | OUT, OUT]
+    assert found == {"reported": None, "in_kernel": IN | OUT, "later": OUT}
 
 
 def test_kernel_reports_a_socket_that_is_used_with_send(run_scene: Callable[..., Any]) -> None:
@@ -147,7 +146,7 @@ report(failures=failures)
 
 
 def test_connecting_socket_is_reported_only_when_connected(run_scene: Callable[..., Any]) -> None:
-    """The library must not remember that the descriptor was writable: its previous socket was."""
+    """The descriptor's previous socket was writable; the library must not remember this."""
     found = run_scene("""
 connect(IN)
 full = socket(AF_INET, SOCK_STREAM); full.bind(("127.0.0.1", 4000)); full.listen(0)
@@ -161,9 +160,9 @@ loop.register(near, IN); write(near, b"x"); near.close()
 last = socket(AF_INET, SOCK_STREAM); last.setblocking(False)
 result = errno.errorcode[last.connect_ex(("127.0.0.1", 4000))]
 loop.register(last, OUT)
-report(same=last.fileno() == number, result=result, reported=[turn().get(number) for _ in range(3)])
+report(is_reused=last.fileno() == number, result=result, reported=[turn().get(number) for _ in range(3)])
 """)
-    assert found == {"same": True, "result": "EINPROGRESS", "reported": [None] * 3}
+    assert found == {"is_reused": True, "result": "EINPROGRESS", "reported": [None] * 3}
 
 
 def test_change_undone_in_the_same_turn_needs_no_system_call(run_scene: Callable[..., Any]) -> None:
@@ -171,18 +170,23 @@ def test_change_undone_in_the_same_turn_needs_no_system_call(run_scene: Callable
     found = run_scene("""
 connect(IN)
 near, far = socketpair(); far.send(b"?")
-loop.register(near, IN); steps = [turn().get(near.fileno())]; near.recv(9); write(near, b"x")
-loop.unregister(near); steps.append(kernel_events(near))
-loop.register(near, OUT); steps += [turn().get(near.fileno()), kernel_events(near)]
+loop.register(near, IN); before = [turn().get(near.fileno())]; near.recv(9); write(near, b"x")
+loop.unregister(near); before.append(kernel_events(near))
+loop.register(near, OUT); registered_again = [turn().get(near.fileno()), kernel_events(near)]
 write(near, b"x")
-loop.modify(near, IN | OUT); loop.modify(near, IN); steps += [turn().get(near.fileno()), kernel_events(near)]
-far.send(b"?"); steps.append(turn(5).get(near.fileno()))
-loop.unregister(near); turn(); steps.append(kernel_events(near))
+loop.modify(near, IN | OUT); loop.modify(near, IN); changed_twice = [turn().get(near.fileno()), kernel_events(near)]
+far.send(b"?"); readable = turn(5).get(near.fileno())
+loop.unregister(near); turn(); after, error = kernel_events(near), None
 try: loop.unregister(near)
-except FileNotFoundError: steps.append("not registered")
-report(steps=steps)
+except FileNotFoundError: error = "not registered"
+report(before=before, registered_again=registered_again, changed_twice=changed_twice, readable=readable, after=after,
+     error=error)
 """)
-    assert found["steps"] == [IN, IN, OUT, IN, None, IN, IN, None, "not registered"]
+    # Each list contains the events that the loop reported, and those in the kernel.
+    assert found == {
+        **{"before": [IN, IN], "registered_again": [OUT, IN], "changed_twice": [None, IN]},
+        **{"readable": IN, "after": None, "error": "not registered"},
+    }
 
 
 def test_failed_registration_is_reported_immediately(run_scene: Callable[..., Any]) -> None:
@@ -204,12 +208,13 @@ def test_socket_registered_before_the_first_client_uses_the_kernel(run_scene: Ca
     found = run_scene("""
 near, far = socketpair(); far.send(b"?"); loop.register(near, IN | OUT)
 connect(IN)
-steps = [turn().get(near.fileno()), kernel_events(near)]
-loop.modify(near, IN); steps += [turn().get(near.fileno()), kernel_events(near)]
-loop.unregister(near); steps += [turn().get(near.fileno()), kernel_events(near)]
+steps = [[turn().get(near.fileno()), kernel_events(near)]]
+loop.modify(near, IN); steps.append([turn().get(near.fileno()), kernel_events(near)])
+loop.unregister(near); steps.append([turn().get(near.fileno()), kernel_events(near)])
 report(steps=steps)
 """)
-    assert found["steps"] == [IN | OUT, IN | OUT, IN, IN, None, None]
+    reported_and_in_kernel = [[IN | OUT, IN | OUT], [IN, IN], [None, None]]
+    assert found["steps"] == reported_and_in_kernel
 
 
 def test_kernel_is_asked_after_four_turns(run_scene: Callable[..., Any]) -> None:

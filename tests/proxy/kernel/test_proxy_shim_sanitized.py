@@ -14,12 +14,12 @@ import pytest
 from preloading import sanitized_libraries
 
 pytestmark = pytest.mark.kernel
-MPTCP = 262
+TCP, MPTCP = 6, 262
 PROGRAM = """
 import json, os, subprocess, sys
 from socket import *
 names = ["MPTCP_LISTEN_PORTS", "MPTCP_CONGESTION", "MPTCP_PARENTS"]
-hidden = [os.environ.get(name) for name in names]
+visible_variables = [os.environ.get(name) for name in names]
 def protocol(port, family=AF_INET):
     s = socket(family, SOCK_STREAM)
     s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 100000)
@@ -49,7 +49,7 @@ if len(sys.argv) > 1:
     variable = subprocess.run(["sh", "-c", "echo $MPTCP_LISTEN_PORTS"], capture_output=True, text=True).stdout.strip()
     try: os.execvp("no-such-program", ["x"])
     except FileNotFoundError: found.append(variable)
-print(json.dumps([hidden, "mptcp_listen" in preload or "squid_turns" in preload, *found]), flush=True)
+print(json.dumps([visible_variables, "mptcp_listen" in preload or "squid_turns" in preload, *found]), flush=True)
 """
 
 
@@ -82,6 +82,9 @@ def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None]
     assert (answer.returncode, answer.stderr) == (0, "")
     # A child that runs the same program has the library; another program has neither library nor variables.
     child, parent = map(json.loads, answer.stdout.splitlines())
-    expected = [[None, None, None], False, MPTCP, MPTCP, 6, MPTCP, MPTCP, 6, "again", "x"]
+    visible_variables, is_preloaded = [None] * 3, False
+    listeners = connections = [MPTCP, MPTCP, TCP]
+    reads = ["again", "x"]
+    expected = [visible_variables, is_preloaded, *listeners, *connections, *reads]
     assert child == expected
     assert parent == [*expected, ""]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from preloading import Preloaded
 
 pytestmark = pytest.mark.kernel
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
 MAX_EVENTS_PER_TURN = 4
 """Maximum number of events of clients in a turn (shim/turns/turns.h)."""
 SCENE = """
@@ -29,7 +31,7 @@ def connect(address, number, port=3130, family=AF_INET):
         loop.register(server, select.EPOLLIN)
         found.append(server.fileno())
     return found
-def epolls():
+def count_epolls():
     found = 0
     for each in os.scandir("/proc/self/fd"):
         try: found += os.readlink(each.path) == "anon_inode:[eventpoll]"
@@ -45,20 +47,23 @@ ONE_AND_MANY = """
 many, one = connect("127.0.0.2", 100), connect("127.0.0.3", 1)
 near, far = socketpair(); far.send(b"?"); loop.register(near, select.EPOLLIN)
 events = turn()
-report(all=len(events), once=len(set(events)) == len(events), many=len(set(events) & set(many)), one=one[0] in events,
-     near=near.fileno() in events, hidden=os.environ.get("MPTCP_TURNS"))
+report(count=len(events), each_once=len(set(events)) == len(events), of_many=len(set(events) & set(many)),
+     of_one=one[0] in events, of_no_client=near.fileno() in events, visible_variable=os.environ.get("MPTCP_TURNS"))
 """
 
 
 def test_client_with_many_connections_gets_an_equal_share(run_scene: Callable[..., Any]) -> None:
     found = run_scene(ONE_AND_MANY)
     share = MAX_EVENTS_PER_TURN // 2
-    assert found == {"all": share + 2, "once": True, "many": share, "one": True, "near": True, "hidden": None}
+    assert found == {
+        **{"count": share + 2, "each_once": True, "of_many": share, "of_one": True, "of_no_client": True},
+        "visible_variable": None,
+    }
 
 
-@pytest.mark.parametrize("turns", [None, "kernel"])
+@pytest.mark.parametrize("turns", [None, "kernel"], ids=["unset", "kernel"])
 def test_one_turn_has_all_events_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
-    assert run_scene(ONE_AND_MANY, turns=turns)["all"] == 102
+    assert run_scene(ONE_AND_MANY, turns=turns)["count"] == 100 + 2
 
 
 def test_each_connection_of_a_client_gets_its_turn(run_scene: Callable[..., Any]) -> None:
@@ -73,6 +78,7 @@ for _ in range(18):
     spreads.append([len(events), max(served.values()) - min(served[fd] for fd in many)])
 report(spreads=spreads)
 """)
+    # After each six turns, all connections were served equally often.
     assert all(
         spread == [MAX_EVENTS_PER_TURN, 1 if (number + 1) % 6 else 0] for number, spread in enumerate(found["spreads"])
     )
@@ -98,13 +104,13 @@ report(all=len(all_events), largest=max(map(len, few)), smallest=min(map(len, fe
 def test_number_of_epolls_is_bounded(run_scene: Callable[..., Any]) -> None:
     """Defect: each client had an epoll, so that Squid ran out of descriptors in accept() and never accepted again."""
     found = run_scene("""
-before = epolls()
+before = count_epolls()
 many = [fd for n in range(1, 201) for fd in connect(f"127.0.1.{n}", 2)]
-epoll_count, served = epolls() - before, set()
+epoll_count, served = count_epolls() - before, set()
 for _ in range(50): served.update(turn())
 for fd in many:
     for end in kept.pop(fd): end.close()
-report(epoll_count=epoll_count, served=len(served), after=epolls() - before)
+report(epoll_count=epoll_count, served=len(served), after=count_epolls() - before)
 """)
     assert found == {"epoll_count": 63, "served": 400, "after": 0}
 
@@ -139,7 +145,7 @@ report(results=list(results), paused=duration > 0.05, then=listeners[3130].accep
     assert preloaded.stderr.count("no descriptor is free") == preloaded.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "min_pauses", "max_pauses"), [(1, 450, 600), (100, 0, 250)])
+@pytest.mark.parametrize(("number", "min_pauses", "max_pauses"), [(1, 450, 600), (100, 0, 250)], ids=["one", "hundred"])
 def test_waiting_upload_does_not_slow_down_other_clients(
     run_scene: Callable[..., Any], number: int, min_pauses: int, max_pauses: int
 ) -> None:
@@ -148,13 +154,13 @@ def test_waiting_upload_does_not_slow_down_other_clients(
 import resource
 [upload] = connect("127.0.0.2", 1)
 connect("127.0.0.3", {number})
-def waits(): return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-before = waits()
+def count_pauses(): return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+before = count_pauses()
 for _ in range(500):
     turn()
     try: os.read(upload, 0)
     except BlockingIOError: pass
-report(pauses=waits() - before)
+report(pauses=count_pauses() - before)
 """)
     assert min_pauses <= found["pauses"] <= max_pauses
 
@@ -226,7 +232,7 @@ report(events=[turn().count(number) for _ in range(5)])
     assert found == {"events": [1] * 5}
 
 
-@pytest.mark.parametrize("turns", [None, "kernel"])
+@pytest.mark.parametrize("turns", [None, "kernel"], ids=["unset", "kernel"])
 def test_listener_gets_one_event_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
     assert (
         run_scene(f"{ACCEPT_SCENE}\nopen_clients(9)\nreport(events=[accept() for _ in range(9)])", turns=turns)[
@@ -239,13 +245,13 @@ def test_listener_gets_one_event_without_fair_turns(run_scene: Callable[..., Any
 def test_closed_descriptor_no_longer_counts_as_a_client(run_scene: Callable[..., Any]) -> None:
     """The kernel reuses the descriptor, for example for a connection to an origin, to which turns do not apply."""
     found = run_scene("""
-before = epolls()
+before = count_epolls()
 many = connect("127.0.0.2", 100)
-during = epolls()
+during = count_epolls()
 for fd in many:
     server, client = kept.pop(fd)
     server.close(); client.close()
-after = epolls()
+after = count_epolls()
 pairs = [socketpair() for _ in range(50)]
 for near, far in pairs: far.send(b"?"); loop.register(near, select.EPOLLIN)
 new_descriptors = {near.fileno() for near, far in pairs}
@@ -281,7 +287,7 @@ try: loop.register(fd, select.EPOLLIN)
 except FileExistsError: steps.append("registered")
 report(steps=[[event for _, event in step] if isinstance(step, list) else step for step in steps])
 """)
-    assert found["steps"] == [[1], [4], [], [], [1], [1], "registered"]
+    assert found["steps"] == [[IN], [OUT], [], [], [IN], [IN], "registered"]
 
 
 @pytest.mark.parametrize(
@@ -300,9 +306,9 @@ def test_addresses_of_one_ipv6_network_are_one_client(
 addresses = ["{first}", "{second}"]
 for each in addresses: subprocess.run(["ip", "addr", "add", each, "dev", "lo", "nodad"], check=True)
 listen("::1", 3131, AF_INET6)
-before = epolls()
+before = count_epolls()
 for each in addresses: connect(each, 20, 3131, AF_INET6)
-report(clients=epolls() - before, events=len(turn()))
+report(clients=count_epolls() - before, events=len(turn()))
 """)
     assert found == {"clients": clients, "events": MAX_EVENTS_PER_TURN}
 
@@ -311,11 +317,11 @@ def test_ipv4_client_is_the_same_at_a_dual_stack_listener(run_scene: Callable[..
     """Squid's listener is an IPv6 socket for both families. There, the client's address is ::ffff:127.0.0.2."""
     found = run_scene("""
 listen("::", 3131, AF_INET6)
-before = epolls()
+before = count_epolls()
 connect("127.0.0.2", 20); connect("127.0.0.2", 20, 3131)
-same = epolls() - before
+same = count_epolls() - before
 connect("127.1.0.2", 20, 3131)
-report(clients=[same, epolls() - before], events=len(turn()))
+report(clients=[same, count_epolls() - before], events=len(turn()))
 """)
     assert found == {"clients": [1, 2], "events": MAX_EVENTS_PER_TURN}
 
@@ -328,6 +334,6 @@ if (child := os.fork()) == 0:
     for fd in many: os.close(fd)
     os._exit(0)
 os.waitpid(child, 0)
-report(events=len(turn()), clients=epolls())
+report(events=len(turn()), clients=count_epolls())
 """)
     assert found == {"events": MAX_EVENTS_PER_TURN, "clients": 2}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from proxying import configuration, fetch
+from proxying import fetch, write_configuration
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_proxy
@@ -32,7 +32,7 @@ def test_answer_follows_soon_after_the_dns_timeout(
         for address in SERVERS[:servers]:
             silent.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
             silent[-1].bind((address, 53))
-    config = configuration(host, f"dns_nameservers {' '.join(SERVERS[:servers])}")
+    config = write_configuration(host, f"dns_nameservers {' '.join(SERVERS[:servers])}")
     proxy = start_proxy(host, config, arguments=("--turns", turns))
     start_time = time.monotonic()
     answer = fetch(testbed["client"], "http://nobody.example/", proxy.url())

@@ -9,16 +9,18 @@ from pathlib import Path
 
 import pytest
 import relaying
-from proxying import configuration, curl, fetch, mptcp_listeners, workers
+from proxying import curl_command, fetch, mptcp_listeners, worker_pids, write_configuration
 
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed.services import start_origin, start_proxy, start_relay
 
 pytestmark = pytest.mark.kernel
 PORT, SIZE = 3129, 3_000_000
+TIMED_OUT = 28
+"""Exit status of curl."""
 
 
-def certificate(node: LiveNode) -> Path:
+def create_certificate(node: LiveNode) -> Path:
     """Create a self-signed certificate for the node's address, with its key in the same file."""
     address = node.service_address(4)
     path = node.directory / "tls.pem"
@@ -35,10 +37,10 @@ def test_clients_of_a_tls_port_get_mptcp_and_complete_answers(testbed: Testbed, 
     require("squid", "apache2", "curl", "gcc")
     host, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"file": SIZE})
-    config = configuration(host, f"https_port {PORT} tls-cert={certificate(host)}", "workers 1")
+    config = write_configuration(host, f"https_port {PORT} tls-cert={create_certificate(host)}", "workers 1")
     proxy = start_proxy(host, config)
     assert any(each.endswith(f":{PORT}") for each in mptcp_listeners(host))
-    before = workers(proxy.process)
+    before = worker_pids(proxy.process)
     proxy_url = f"https://{host.service_address(4)}:{PORT}"
     insecure = ("--proxy-insecure",)
     for tunnel in (False, True):
@@ -49,11 +51,11 @@ def test_clients_of_a_tls_port_get_mptcp_and_complete_answers(testbed: Testbed, 
     for _ in range(3):
         options = ("-m", "1", "--limit-rate", "500k", "-o", "/dev/null", *insecure)
         aborted = client.run(
-            curl(origin.url("file"), proxy_url, mptcp=True, tunnel=False, options=options), check=False
+            curl_command(origin.url("file"), proxy_url, mptcp=True, tunnel=False, options=options), check=False
         )
-        assert aborted.returncode == 28
+        assert aborted.returncode == TIMED_OUT
     assert fetch(client, origin.url("file"), proxy_url, mptcp=True, options=insecure).sha256 == origin.digests["file"]
-    assert workers(proxy.process) == before, "a client ended a worker"
+    assert worker_pids(proxy.process) == before, "a client ended a worker"
 
 
 def test_relay_reaches_its_parent_over_tls(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
@@ -61,11 +63,11 @@ def test_relay_reaches_its_parent_over_tls(make_testbed: Callable[..., Testbed],
     testbed = make_testbed(RELAY)
     host, node = testbed["proxy"], testbed["relay"]
     origin = start_origin(testbed["origin"], {"file": SIZE})
-    pem = certificate(host)
-    start_proxy(host, configuration(host, f"https_port {PORT} tls-cert={pem}"))
+    pem = create_certificate(host)
+    start_proxy(host, write_configuration(host, f"https_port {PORT} tls-cert={pem}"))
     address = host.service_address(4)
     parent = f"cache_peer {address} parent {PORT} 0 no-query no-digest default tls tls-cafile={pem}.crt name=proxy"
-    relay = start_relay(node, relaying.configuration(node, parent))
+    relay = start_relay(node, relaying.write_configuration(node, parent))
     for tunnel in (False, True):
         url = origin.url("file", port=443 if tunnel else 80)
         answer = fetch(testbed["client"], url, relay.url(), tunnel=tunnel)

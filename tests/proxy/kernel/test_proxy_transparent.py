@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from proxying import configuration, fetch, has_libraries, mptcp_listeners, workers
+from proxying import fetch, has_libraries, mptcp_listeners, worker_pids, write_configuration
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import (
@@ -66,26 +66,28 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node, origin = testbed["proxy"], start_origin(testbed["origin"], {"file.bin": 100_000})
-    proxy = start_proxy(node, configuration(node, f"workers {worker_count}"))
+    proxy = start_proxy(node, write_configuration(node, f"workers {worker_count}"))
     process_count = worker_count + (worker_count > 1)  # several workers have a coordinator
-    wait_until(lambda: len(workers(proxy.process)) == process_count, "all workers run")
+    wait_until(lambda: len(worker_pids(proxy.process)) == process_count, "all workers run")
 
     def all_capabilities() -> set[int]:
-        return {capabilities(pid) for pid in workers(proxy.process)}
+        return {capabilities(pid) for pid in worker_pids(proxy.process)}
 
     wait_until(lambda: all_capabilities() == {NET_BIND_SERVICE}, "the workers have dropped other capabilities")
-    before = set(workers(proxy.process))
-    configuration(node, f"workers {worker_count}", f"http_port {TRANSPARENT_PORT} tproxy")
+    before = set(worker_pids(proxy.process))
+    write_configuration(node, f"workers {worker_count}", f"http_port {TRANSPARENT_PORT} tproxy")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: f"*:{TRANSPARENT_PORT}" in mptcp_listeners(node), "the transparent listener is open")
     wait_until(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the listener's capability"
     )
-    assert set(workers(proxy.process)) == before, "a worker ended"
+    assert set(worker_pids(proxy.process)) == before, "a worker ended"
     assert all(has_libraries(pid) for pid in before)
     assert proxy.process.stop(60) == 0
 
-    proxy = start_proxy(node, configuration(node, f"workers {worker_count}", f"http_port {TRANSPARENT_PORT} tproxy"))
+    proxy = start_proxy(
+        node, write_configuration(node, f"workers {worker_count}", f"http_port {TRANSPARENT_PORT} tproxy")
+    )
     wait_until(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start"
     )
@@ -95,8 +97,8 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
 
 
 def intercept(testbed: Testbed) -> None:
-    """Route packets between client and site through the proxy, in both directions, and redirect ports 80 and 443 to
-    it."""
+    """Route packets between client and site through the proxy, in both directions, and redirect ports 80 and
+    443 to the proxy."""
     core, proxy, origin = testbed["core"], testbed["proxy"], testbed["origin"]
     origin.run(["ip", "addr", "add", f"{SITE_ADDRESS}/32", "dev", "lo"])
     core.run(["ip", "route", "add", f"{SITE_ADDRESS}/32", "via", origin.service_address()])

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from proxying import configuration, workers
+from proxying import worker_pids, write_configuration
 
 from mptcp_lab.testbed import LiveNode, Testbed, paths
 from mptcp_lab.testbed.crowds import timed_requests
@@ -93,7 +93,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
 
 @contextmanager
 def running_proxy(host: LiveNode, turns: str) -> Iterator[Proxy]:
-    proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
+    proxy = start_proxy(host, write_configuration(host, "workers 1"), arguments=("--turns", turns))
     try:
         yield proxy
     finally:
@@ -122,13 +122,13 @@ def time_with_busy_client(hosts: Testbed, proxy: Proxy, origin: Origin) -> float
         busy.kill()
 
 
-def requests_answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
+def count_earlier_answers(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
     """Return how many waiting requests of a client Squid answers before another client's later request.
 
     The requests wait on connections that the stopped worker has not accepted yet.
     """
     addresses = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
-    [worker] = workers(proxy.process)
+    [worker] = worker_pids(proxy.process)
     processes = []
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -164,7 +164,7 @@ def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], f
 def test_new_client_does_not_wait_for_all_earlier_connections(hosts: Testbed) -> None:
     """Defect: the library accepted one connection per turn, so all earlier connections were served before a new
     client."""
-    fair, kernel = in_both_orders(hosts, requests_answered_before)
+    fair, kernel = in_both_orders(hosts, count_earlier_answers)
     print(f"of {WAITING_CONNECTIONS} requests, {fair} are answered first; in the kernel's order {kernel}")
     assert fair < 0.75 * kernel
 

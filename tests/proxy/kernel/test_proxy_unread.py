@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from proxying import configuration
+from proxying import write_configuration
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, python_command, start_proxy, wait_until
@@ -132,7 +132,7 @@ def uploading(
 ) -> Iterator[Process]:
     """Run uploads through a proxy with *statements*, whose receive buffers grow to *buffer* bytes."""
     with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {buffer}"):
-        started = start_proxy(proxy, configuration(proxy, *statements))
+        started = start_proxy(proxy, write_configuration(proxy, *statements))
         uploads = client.popen(python_command(UPLOAD, *arguments), name=f"uploads-{buffer}")
         try:
             wait_until(lambda: "all" in uploads.output(), "all uploads run", process=uploads)

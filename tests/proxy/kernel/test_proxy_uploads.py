@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from proxying import curl
+from proxying import curl_command
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Proxy, python_command, start_proxy, wait_until
@@ -54,5 +54,7 @@ def test_large_upload_to_a_slow_origin_arrives_complete(module_testbed: Testbed,
     body.write_bytes(bytes(SIZE))
     options = ["-m", "300", "-H", "Expect:", "-T", str(body), "-w", " %{http_code}"]
     url = "http://10.77.9.2:8081/x"
-    answer = client.run(curl(url, proxy.url(), mptcp=mptcp, tunnel=False, options=options), check=False, timeout=310)
+    answer = client.run(
+        curl_command(url, proxy.url(), mptcp=mptcp, tunnel=False, options=options), check=False, timeout=310
+    )
     assert answer.stdout == f"{SIZE} 200", answer.stdout[-300:]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from proxying import configuration, curl, subflows
+from proxying import count_subflows, curl_command, write_configuration
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, python_command, start_origin, start_proxy, wait_until
@@ -44,7 +44,7 @@ def silent(client: LiveNode) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def keepalive_times(require: Callable[..., None]) -> None:
+def _needs_keepalive_times(require: Callable[..., None]) -> None:
     """Skip the test on older kernels, whose MPTCP sockets do not support keepalive times."""
     require("mptcp")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as probe:
@@ -59,7 +59,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
     # Number of seconds for which a connection without subflows waits for a new subflow; the default is 60.
     testbed["proxy"].run(["sysctl", "-qw", "net.mptcp.close_timeout=1"])
-    start_proxy(testbed["proxy"], configuration(testbed["proxy"], *SHORT_TIMEOUTS))
+    start_proxy(testbed["proxy"], write_configuration(testbed["proxy"], *SHORT_TIMEOUTS))
     return start_origin(testbed["origin"], {FILE: SIZE})
 
 
@@ -71,7 +71,7 @@ def socket_count(node: LiveNode, *expression: str) -> int:
 
 def start_with_two_subflows(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process:
     process = testbed["client"].popen(command)
-    wait_until(lambda: subflows(testbed["client"], port) == 2, "two subflows", process=process)
+    wait_until(lambda: count_subflows(testbed["client"], port) == 2, "the connection has two subflows", process=process)
     return process
 
 
@@ -107,7 +107,7 @@ def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testb
 
 def download_command(testbed: Testbed, origin: Origin) -> list[str]:
     proxy = f"http://{testbed['proxy'].service_address()}:{PORT}"
-    return curl(origin.url(FILE), proxy, mptcp=True, tunnel=False, options=["-o", "/dev/null"])
+    return curl_command(origin.url(FILE), proxy, mptcp=True, tunnel=False, options=["-o", "/dev/null"])
 
 
 def test_idle_tunnel_is_closed_only_if_its_client_vanished(testbed: Testbed, origin: Origin) -> None:

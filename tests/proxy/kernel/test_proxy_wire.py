@@ -7,7 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from proxying import MPTCP_OPTION, captured_syns, configuration, connections, curl, fetch, mptcp_listeners, subflows
+from proxying import (
+    MPTCP_OPTION,
+    captured_syns,
+    count_connections,
+    count_subflows,
+    curl_command,
+    fetch,
+    mptcp_listeners,
+    write_configuration,
+)
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, Proxy, start_origin, start_proxy, wait_until
@@ -46,7 +55,9 @@ def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     origin = start_origin(module_testbed["origin"], {FILE: SIZE})
     # Each request opens a new connection to the origin, so that a SYN can be captured.
     node = module_testbed["proxy"]
-    return Scene(module_testbed, origin, start_proxy(node, configuration(node, "server_persistent_connections off")))
+    return Scene(
+        module_testbed, origin, start_proxy(node, write_configuration(node, "server_persistent_connections off"))
+    )
 
 
 @pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
@@ -71,12 +82,12 @@ def test_client_has_two_subflows(scene: Scene, family: int) -> None:
     client = scene.testbed["client"]
     # The download would take two minutes; the test ends it as soon as both subflows exist.
     slow = ["--limit-rate", "50K", "-o", "/dev/null"]
-    command = curl(
+    command = curl_command(
         scene.origin.url(FILE, family=family), scene.proxy.url(family), mptcp=True, tunnel=False, options=slow
     )
     download = client.popen(command, name="curl")
     wait_until(
-        lambda: connections(client, PROXY_PORT) == 1 and subflows(client, PROXY_PORT) >= 2,
+        lambda: count_connections(client, PROXY_PORT) == 1 and count_subflows(client, PROXY_PORT) >= 2,
         "one MPTCP connection with at least two subflows",
         process=download,
     )

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from proxying import (
-    configuration,
     environment,
     fetch,
     has_libraries,
     libraries_of,
     mptcp_listeners,
-    squid,
-    workers,
+    squid_pid,
+    worker_pids,
+    write_configuration,
 )
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Testbed
@@ -39,7 +39,7 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Pro
     helper = node.directory / "helper"
     helper.write_text(HELPER)
     helper.chmod(0o755)
-    config = configuration(
+    config = write_configuration(
         node,
         f"workers {WORKERS}",
         "tcp_outgoing_address 10.77.8.2",
@@ -47,8 +47,8 @@ def proxy(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Pro
         "url_rewrite_children 2 startup=2 idle=1 concurrency=0",
     )
     started = start_proxy(node, config)
-    wait_until(lambda: len(workers(started.process)) == WORKERS + 1, "workers and coordinator run")
-    wait_until(lambda: len(listening(node)) == WORKERS, "each worker listens", process=started.process)
+    wait_until(lambda: len(worker_pids(started.process)) == WORKERS + 1, "workers and coordinator run")
+    wait_until(lambda: len(listener_lines(node)) == WORKERS, "each worker listens", process=started.process)
     yield started
     assert started.process.stop(60) == 0
     assert not node.run(["ss", "-Htln"]).stdout
@@ -95,14 +95,14 @@ def test_each_worker_has_its_own_mptcp_listener(module_testbed: Testbed, proxy: 
 
 
 def test_squid_and_its_workers_have_the_libraries(proxy: Proxy) -> None:
-    pids = (squid(proxy.process), *workers(proxy.process))
+    pids = (squid_pid(proxy.process), *worker_pids(proxy.process))
     assert len(pids) == WORKERS + 2
     assert all(has_libraries(pid) for pid in pids)
 
 
 def test_helper_children_have_neither_the_libraries_nor_their_variables(proxy: Proxy) -> None:
     def helpers() -> list[int]:
-        return [pid for worker in workers(proxy.process) for pid in children(worker)]
+        return [pid for worker in worker_pids(proxy.process) for pid in children(worker)]
 
     def all_run() -> bool:
         # Between fork(2) and execve(2), a helper still has the command line of its worker.
@@ -127,13 +127,13 @@ def test_shipped_configuration_starts_a_worker_for_each_processor(
     finally:
         os.sched_setaffinity(0, allowed)
     process_count = count + (count > 1)  # the coordinator exists if there are several workers
-    wait_until(lambda: len(workers(started.process)) == process_count, "all processes run", process=started.process)
-    wait_until(lambda: len(listening(node)) == count, "each worker listens", process=started.process)
+    wait_until(lambda: len(worker_pids(started.process)) == process_count, "all processes run", process=started.process)
+    wait_until(lambda: len(listener_lines(node)) == count, "each worker listens", process=started.process)
     assert f"{count} worker{'s' * (count > 1)} (one for each processor)" in started.process.output()
     # Keep the directories for shared memory and sockets open: only Squid's namespace has them, and they must be
     # readable after its end.
     directories = [
-        os.open(f"/proc/{squid(started.process)}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")
+        os.open(f"/proc/{squid_pid(started.process)}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")
     ]
     try:
         assert all(os.listdir(directory) for directory in directories) or count == 1
@@ -142,7 +142,7 @@ def test_shipped_configuration_starts_a_worker_for_each_processor(
     finally:
         for directory in directories:
             os.close(directory)
-    assert listening(node) == []
+    assert listener_lines(node) == []
 
 
 def test_only_foreign_files_stay_after_a_killed_squid(testbed: Testbed, require: Callable[..., None]) -> None:
@@ -150,7 +150,7 @@ def test_only_foreign_files_stay_after_a_killed_squid(testbed: Testbed, require:
     require("squid", "gcc")
     node = testbed["proxy"]
     started = start_two_workers(node)
-    first = squid(started.process)
+    first = squid_pid(started.process)
     directories = [os.open(f"/proc/{first}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
     others = ["mptcpproxy2-cf__metadata.shm", "squid-coordinator.ipc"]
     try:
@@ -173,7 +173,7 @@ def test_files_of_another_user_do_not_prevent_the_start(testbed: Testbed, requir
     """Defect: Squid ended at each start, because it could neither create nor remove the file of that name."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    config = configuration(node, "workers 2")
+    config = write_configuration(node, "workers 2")
     mounts: dict[str, str | Path] = {"/dev/shm": TMPFS, "/run/squid": TMPFS}
     for target in ("/run/mptcpproxy", "/var/log/mptcpproxy"):
         mounts[target] = node.directory / target[1:4]
@@ -181,18 +181,18 @@ def test_files_of_another_user_do_not_prevent_the_start(testbed: Testbed, requir
     create = "cd /dev/shm && touch mptcpproxy-cf__metadata.shm && mkdir mptcpproxy-x.shm && chown nobody mptcpproxy-*"
     argv = [program("mptcp-proxy"), "run", "--config", str(config)]
     process = node.popen(["sh", "-ec", f'{create}; exec "$0" "$@"', *argv], name="early", mounts=mounts)
-    wait_until(lambda: len(listening(node)) == 2, "both listen", process=process)
+    wait_until(lambda: len(listener_lines(node)) == 2, "both listen", process=process)
     assert process.stop(60) == 0
 
 
 def start_two_workers(node: LiveNode) -> Proxy:
     """Return a proxy whose two workers both listen."""
-    started = start_proxy(node, configuration(node, "workers 2"))
-    wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
+    started = start_proxy(node, write_configuration(node, "workers 2"))
+    wait_until(lambda: len(listener_lines(node)) == 2, "both listen", process=started.process)
     return started
 
 
-def listening(node: LiveNode) -> list[str]:
+def listener_lines(node: LiveNode) -> list[str]:
     return node.run(["ss", "-HtlnO"]).stdout.splitlines()
 
 
@@ -201,13 +201,13 @@ def test_port_removed_by_a_reload_is_closed(testbed: Testbed, require: Callable[
     served."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = start_proxy(node, configuration(node, "workers 2", "http_port 3129"))
-    wait_until(lambda: len(listening(node)) == 4, "both workers on both ports", process=started.process)
-    configuration(node, "workers 2")
+    started = start_proxy(node, write_configuration(node, "workers 2", "http_port 3129"))
+    wait_until(lambda: len(listener_lines(node)) == 4, "both workers listen on both ports", process=started.process)
+    write_configuration(node, "workers 2")
     started.process.signal(signal.SIGHUP)
     remaining = {f"*:{PROXY_PORT}"}
     wait_until(
-        lambda: mptcp_listeners(node) == remaining and len(listening(node)) == 2,
+        lambda: mptcp_listeners(node) == remaining and len(listener_lines(node)) == 2,
         "both workers listen only on the remaining port",
     )
 
@@ -217,29 +217,35 @@ def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require:
     require("squid", "gcc")
     node = testbed["proxy"]
     started = start_two_workers(node)
-    configuration(node, "workers 1")
+    write_configuration(node, "workers 1")
     started.process.signal(signal.SIGHUP)
     message = "workers 1: from the next start on; until then 2"
-    wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
-    before = workers(started.process)
+    wait_until(
+        lambda: message in started.process.output(),
+        "the supervisor reports the number of workers",
+        process=started.process,
+    )
+    before = worker_pids(started.process)
     os.kill(before[-1], signal.SIGKILL)
     wait_until(
-        lambda: len(after := workers(started.process)) == len(before) and after != before, "all workers exist again"
+        lambda: len(after := worker_pids(started.process)) == len(before) and after != before, "all workers exist again"
     )
-    wait_until(lambda: len(listening(node)) == 2, "both listen again", process=started.process)
+    wait_until(lambda: len(listener_lines(node)) == 2, "both listen again", process=started.process)
 
 
 @pytest.mark.nightly
 def test_reload_refuses_features_that_workers_cannot_share(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect: each worker had the full rate, and a restarted worker overwrote the other worker's cache."""
+    """Defect: each worker had the delay pool's full rate, and a restarted worker overwrote the other worker's cache."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = start_two_workers(node)
     before = (started.state / "squid.conf").read_bytes()
-    configuration(node, "delay_pools 1", "workers 1")
+    write_configuration(node, "delay_pools 1", "workers 1")
     started.process.signal(signal.SIGHUP)
     message = "delay_pools 1: each of the 2 workers would have its own; restart the proxy"
-    wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
+    wait_until(
+        lambda: message in started.process.output(), "the supervisor refuses the reload", process=started.process
+    )
     assert "reload refused" in started.process.output()
     assert (started.state / "squid.conf").read_bytes() == before
-    assert len(listening(node)) == 2
+    assert len(listener_lines(node)) == 2
