@@ -67,7 +67,7 @@ def collect(seed: int | None = None) -> Provenance:
 
 
 def collect_from_hosts(inventory: Path) -> dict[str, Any]:
-    """Return kernel, processors and Squid of the real hosts of *inventory*, which run an experiment by ssh."""
+    """Return the fields of the provenance that describe the real hosts of *inventory*."""
     with remote_lab(read_inventory(inventory)) as lab:
         hosts = (lab.client, lab.proxy, lab.origin)
         kernels = ", ".join(f"{host.name} {host.run(['uname', '-r']).stdout.strip()}" for host in hosts)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "mean_bounds", "mean_interval", "median", "of_median", "percentile", "percentiles",
+    "mean_bounds", "mean_interval", "median", "median_item", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -67,8 +67,8 @@ def median(values: Sequence[float], *, default: float | None = None) -> float:
     return percentile(values, 50, default=default)
 
 
-def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the item with the median *key*; of two middle items, the lower. There must be an item."""
+def median_item(items: Iterable[T], key: Callable[[T], Any]) -> T:
+    """Return the item with the median *key*; of two middle items, the lower. *items* must not be empty."""
     ordered = sorted(items, key=key)
     return ordered[(len(ordered) - 1) // 2]
 
@@ -88,7 +88,7 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
 
 
 class Comparison(NamedTuple):
-    """One-sided bounds of 95 % of a sample's mean minus its reference; None for too few values."""
+    """One-sided bounds of 95 % of a sample's mean minus its reference; None if there are too few values."""
 
     low: float | None
     high: float | None

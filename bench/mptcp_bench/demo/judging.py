@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The downloads of the demo, their measurements and their aims. Pure.
 
-An unused path and an exceeded cap are always faults; a remark says if the guard relaxed the cap. A low rate or an
+An unused path and an exceeded cap are always faults; a remark tells whether the guard relaxed the cap. A low rate or an
 unfinished download may be the machine's fault: it misses an aim only if neither the hypervisor nor other programs used
 much processor time. The demo's own programs do not count as others. The capacity of a link is the rate that plain TCP
 reached over the link in the same run.
@@ -135,7 +135,7 @@ def _remark(row: DemoRow) -> str:
 def words_for_picture(row: DemoRow) -> str:
     """Return what the picture must say about the cap or the download; empty if all is as it should be.
 
-    If the cap does not hold, the download is short, so that each reason is a line.
+    Each reason is a line, because a download with an exceeded cap is short, and its band in the picture narrow.
     """
     part, aims = row.cell, [column.verdict(row) for column in TABLE.columns]
     exceeded = part.is_capped and any(each.ethernet > MAX_OVER_LIMIT * (part.ethernet or 0) for each in row.measured)
@@ -151,13 +151,13 @@ def words_for_picture(row: DemoRow) -> str:
 def _capacity(row: DemoRow, path: str) -> float | None:
     """Return the rate of *path* in bits per second that the download can reach; None if the path must be idle."""
     allowed = row.cell.allowed_rate(path)
-    alone = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed_rate(path)]
-    rates = [getattr(each, path) for cell in alone if row.cell.is_multipath for each in row.results.of(cell)]
+    direct_cells = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed_rate(path)]
+    rates = [getattr(each, path) for cell in direct_cells if row.cell.is_multipath for each in row.results.of(cell)]
     return None if allowed is None else min([float(allowed), *rates])
 
 
 def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
-    """Return the columns of the steady rate of *path*: its limits, and whether it is filled."""
+    """Return two columns for the steady rate of *path*: one judges its limits, one whether the path is filled."""
 
     def least(row: DemoRow) -> float | None:
         allowed = row.cell.allowed_rate(path)

@@ -54,7 +54,7 @@ SUBTITLE = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The setting of ``--quick``: shorter downloads without a cap. A cap that is set too late must remain visible."""
+    """The setting of ``--quick``. The download with a cap stays long, so that a cap that is set too late is visible."""
 
     scale: float = parameter("factor on the durations of the downloads without a cap", "1", number(), quick="0.5")
 
@@ -74,7 +74,7 @@ class Bed:
     """Seconds after the download's start at which the next line with rates is due."""
 
     def check_emulation(self) -> None:
-        """Do nothing: if late packets lower a rate, the aims consider whether the machine was busy."""
+        """Do nothing: if late packets lower a rate, the aims take into account whether the machine was busy."""
 
     def download(self, part: Part) -> Download:
         """Measure a download. Raises TestbedError if the product failed."""
@@ -118,9 +118,9 @@ class Bed:
         [current] = rates((last_second[0], last_second[-1]))
         line = Text(f"{elapsed:6.0f} s")
         for path, device in DEVICES.items():
-            look, rate = style.PATHS[path], current.bits[device]
+            path_style, rate = style.PATHS[path], current.bits[device]
             bar = "█" * round(BAR_WIDTH * min(1.0, rate / max(LINKS.values())))
-            line.append(f"  {look.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR_WIDTH}}", style=look.color)
+            line.append(f"  {path_style.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR_WIDTH}}", style=path_style.color)
         self.console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -142,7 +142,7 @@ def steady_rates(
 def measure(bed: Bed, turn: Turn[Part]) -> Download:
     """Measure a download; measure it again if it fails or misses an aim. Raises TestbedError.
 
-    The first attempt is judged as if the machine were idle: the load is a mean, which does not show a short burst.
+    The first attempt is judged as if the machine were idle: the measured load is a mean, which hides short bursts.
     """
     try:
         found = bed.download(turn.cell)
@@ -152,7 +152,7 @@ def measure(bed: Bed, turn: Turn[Part]) -> Download:
     except TestbedError as error:
         missed = [str(error)]
     if missed:
-        bed.console.print(f"once more, because of: {'; '.join(missed)}", highlight=False, soft_wrap=True)
+        bed.console.print(f"repeating the download, because of: {'; '.join(missed)}", highlight=False, soft_wrap=True)
         found = bed.download(turn.cell)
     bed.runs.append(Run(turn, found))
     return found
@@ -171,10 +171,10 @@ def draw(results: DemoResults, target: Path) -> None:
     for index, (part, found) in enumerate(downloads):
         series = rates(found.samples)
         for path, device in DEVICES.items():
-            look = style.PATHS[path]
+            path_style = style.PATHS[path]
             values = style.smooth([rate.bits[device] / 1e6 for rate in series])
-            label = look.label if index == 0 else "_"
-            style.draw_path(axes, [rate.time for rate in series], values, style.PathStyle(label, look.color))
+            label = path_style.label if index == 0 else "_"
+            style.draw_path(axes, [rate.time for rate in series], values, style.PathStyle(label, path_style.color))
         axes.axvspan(found.start, found.end, color=style.BAND, zorder=0, linewidth=0)
         payload = style.INK if words[part] else style.GOOD
         for text, height, size, weight, ink in (
@@ -193,7 +193,7 @@ def draw(results: DemoResults, target: Path) -> None:
             )  # fmt: skip
     axes.set_xlim(begin - 0.4, end + 0.4)
     axes.set_ylim(0, top)
-    style.dress(axes, "time in seconds", "received by the client, Mbit/s")
+    style.label_axes(axes, "time in seconds", "received by the client, Mbit/s")
     style.heading(figure, TITLE, SUBTITLE, left=0.06)
     axes.legend(loc="upper center", frameon=False, fontsize=11, borderpad=0)
     style.save(figure, target)

@@ -219,7 +219,7 @@ class Site:
             seconds = time.monotonic() - start
             # The forwarder writes its status once a second.
             time.sleep(1.5)
-            direct = float(home.forwarded(self._relay)["direct"])
+            direct = float(home.forwarder_status(self._relay)["direct"])
         return {"answered": transfers.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:

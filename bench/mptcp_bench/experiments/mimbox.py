@@ -164,7 +164,7 @@ class Curves(Table[Cell, Point]):
                 axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, **line_format)
         axes.set_xscale("log")
         axes.set_yscale(self.scale)
-        style.dress(axes, f"{self.varied}, bytes", self.unit)
+        style.label_axes(axes, f"{self.varied}, bytes", self.unit)
         values = list(dict.fromkeys(at for line in lines.values() for at in line))
         axes.set_xticks(values, [f"{at:,}" for at in values], minor=False)
         axes.minorticks_off()
@@ -269,7 +269,7 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
             times = [1e3 * median(values) for values in zip(*(point.completion_times for point in points), strict=True)]
             axes.plot(times, PERCENTS, **_line_format(cell.proxy, cell.client))
     axes.set_xscale("log")
-    style.dress(axes, f"completion time of {size:,} bytes, ms", "percent")
+    style.label_axes(axes, f"completion time of {size:,} bytes, ms", "percent")
 
 
 HTTP = paper_figure(

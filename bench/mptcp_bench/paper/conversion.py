@@ -38,10 +38,10 @@ WORKLOADS = (SMALL, SLOW_ORIGIN, BULKY, UPLOADS)
 
 
 class Converter:
-    """Origin and proxy on a lab, whose proxy is measured."""
+    """Measures the proxy of a lab, between the lab's client and origin."""
 
     def __init__(self, hosts: Lab, settings: Settings, check_emulation: Callable[[], None]) -> None:
-        """Start both. Raises TestbedError."""
+        """Start origin and proxy. Raises TestbedError."""
         self._lab, self.check_emulation = hosts, check_emulation
         # The link of a real origin cannot be shaped.
         self._workloads = [w for w in WORKLOADS if settings.inventory is None or w.origin_rate is None]
@@ -51,7 +51,7 @@ class Converter:
         self._proxy = start_proxy(hosts.proxy, hosts.proxy.write("conversion-squid.conf", configuration))
 
     def measure(self, turn: Turn[str]) -> dict[str, Delays]:
-        """Send the requests of all workloads. Raises TestbedError if they are not a data point."""
+        """Send the requests of all workloads. Raises TestbedError if the run is not a data point."""
         multipath = turn.cell == claims.MPTCP
         measured = {
             each: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about Table 1, and whether they hold here. Pure.
 
-Two delays are compared by one median per repetition. A single median of all segments would hide how much the
+Delays are compared by the median of each repetition. One median of all segments would hide how much the
 repetitions vary.
 """
 
@@ -64,18 +64,18 @@ def _ratio(found: Found, kind: str, other: str, least: float = 1.0) -> Claim:
     return condition(what, medians(found, kind), "", least, None, "mean", medians(found, other))
 
 
-def _compare_with_paper(paper: str, found: Found, kinds: Sequence[str], note: str) -> Verdict:
-    """Return the verdict that the delay of *kinds* is the paper's. If ours is shorter, the reason ends with *note*."""
-    slower = max(kinds, key=lambda kind: fmean(medians(found, kind) or (0.0,)))
+def _compare_with_paper(statement: str, found: Found, kinds: Sequence[str], note: str) -> Verdict:
+    """Judge whether the longest delay of *kinds* is the paper's. *note* ends the reason for a shorter delay."""
+    slowest = max(kinds, key=lambda kind: fmean(medians(found, kind) or (0.0,)))
     idle = tuple(each.least_idle for each in found.of(MPTCP, part=SYN) if each.least_idle is not None)
     return judged(
-        paper,
-        [_claim(found, slower, least=PAPER_MS[slower] / SAME_FACTOR, most=PAPER_MS[slower] * SAME_FACTOR)],
+        statement,
+        [_claim(found, slowest, least=PAPER_MS[slowest] / SAME_FACTOR, most=PAPER_MS[slowest] * SAME_FACTOR)],
         Reason(
             "The paper's proxy was a guest of ESXi, short of memory and processor time, as its authors say. Our proxy "
             f"is faster, and its busiest processor was partly idle. {note}",
             [
-                _claim(found, slower, most=PAPER_MS[slower] / SAME_FACTOR),
+                _claim(found, slowest, most=PAPER_MS[slowest] / SAME_FACTOR),
                 condition("idle share of the busiest processor", idle, least=MIN_IDLE_SHARE, by="mean"),
             ],
         ),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests of a client, one after another, each on its own connection, and the proxy's time for each request.
+"""Send requests one after another, each on its own connection, and measure the proxy's time for each.
 
 tcpdump on the proxy's host records the time of each packet on both sides, from which ``exchanges`` computes intervals.
 """
@@ -24,7 +24,7 @@ from .streams import Leg, follow
 
 ORIGIN_PORT = 80
 REQUEST_TIMEOUT = 20
-PACE = 40
+MAX_PER_SECOND = 40
 """Maximum number of requests per second. Each request waits until the previous one has ended."""
 _numbers = count(1)
 
@@ -85,7 +85,7 @@ def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: 
     *proxy* is the proxy's URL; empty to use no proxy. Raises TestbedError if a request is not answered.
     """
     through = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
-    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{PACE}/s"]
+    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{MAX_PER_SECOND}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)

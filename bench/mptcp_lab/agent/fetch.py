@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Many timed downloads through the proxy, several at the same time, by one process, like a phone's browser.
+"""Make many downloads through the proxy, several at the same time, like a phone's browser, and measure their times.
 
 ``agent.fetch FILE`` reads a JSON object from FILE: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
 ``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the maximum seconds

@@ -63,7 +63,7 @@ class Usage:
 
     @property
     def busy(self) -> bool:
-        """Whether the machine may have caused a low rate. Our own programs may wait for each other."""
+        """Whether the machine may have caused a low rate. Waiting alone shows nothing: our programs may wait, too."""
         waited = self.waiting is None or self.waiting > MAX_WAITING
         contended = waited and self.others is not None and self.others > MAX_OTHERS
         return contended or self.stolen > MAX_STOLEN
@@ -75,7 +75,7 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Parse /proc/stat and /proc/pressure/cpu. *own*: seconds of our programs."""
+    """Parse /proc/stat and /proc/pressure/cpu. *own* is :attr:`Reading.own`."""
     lines = (line.split() for line in stat.split("\n") if line.startswith("cpu"))
     ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED}
     waited = _WAITED.search(pressure or "")

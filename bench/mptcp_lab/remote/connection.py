@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One ssh session with the agent at its other end. Every request and answer goes through it.
+"""One ssh session with the agent on a host, which carries all requests and answers.
 
 The OpenSSH client connects, so that the user's configuration, keys, jump hosts and known hosts apply. The first line
 that is sent contains the agent's folder, which is unpacked into a directory of mkdtemp(3). After that, ``agent.server``
@@ -199,9 +199,9 @@ class Connection:
             self._changed.notify_all()
 
     def request(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
-        """Request the agent to *do* something that may take *timeout* seconds, and return its answer.
+        """Request the agent to *do* an action that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError if the connection is lost, or if the request fails; then the text has *attempt*.
+        Raises TestbedError if the connection is lost, or if the request fails: then the text contains *attempt*.
         """
         number = next(self._numbers)
         self._send(json.dumps({"id": number, "do": do, "timeout": timeout, **fields}).encode())

@@ -15,7 +15,7 @@ from .services import wait_until
 PER_SECOND, BYTES = 15_000, 64
 """Numbered packets per second, and bytes of their payload."""
 SILENCE = 1.0
-"""Seconds after which no packet is still on its way."""
+"""Seconds to wait for packets that have left the emulator."""
 _ports = numbers(20_000)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of a host: a namespace (``node.LiveNode``), or a machine reached by ssh (``mptcp_lab.remote.SshHost``).
 
-File paths are on that host.
+File paths are paths on that host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ routes of the interface, and does not restore them (``addrconf_notify`` of net/i
 
 
 class Program(Protocol):
-    """A program that was started on a host. It ends at the latest when the host is left."""
+    """A program that was started on a host. It ends at the latest at the end of the host's scope."""
 
     name: str
     pid: int
@@ -123,7 +123,7 @@ class Host(Protocol):
         mounts: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Program:
-        """Start a program as root. It ends at the latest when the host is left.
+        """Start a program as root. It ends at the latest at the end of the host's scope.
 
         *mounts* maps directories to the sources that are mounted privately over them: directories, or ``TMPFS``.
         """
@@ -138,7 +138,7 @@ class Host(Protocol):
         """Write *text* to file *name* below :attr:`directory`, and create parent directories. Return its path."""
 
     def provide(self, file: Path) -> Path:
-        """Return this machine's *file* on that host; copy it below :attr:`directory` if the host does not have it."""
+        """Copy this machine's *file* below :attr:`directory` if that host cannot read it. Return its path there."""
 
     def read(self, path: Path) -> bytes:
         """Return the content of *path* on that host. Raises TestbedError if the file cannot be read."""

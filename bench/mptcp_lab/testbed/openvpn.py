@@ -34,7 +34,7 @@ done
 
 
 class OpenVpn(NamedTuple):
-    """A VPN that runs: its inner device, which has the same name at both ends, and its inner addresses."""
+    """A running VPN: its inner device, which has the same name at both ends, and its inner addresses."""
 
     device: str = "vpn0"
     client_address: str = "10.94.0.2"

@@ -43,11 +43,11 @@ def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
         (replace(OURS, quick=True), "it was run with --quick"),
         (
             replace(OURS, provenance=replace(PROVENANCE, commit="0123-dirty")),
-            "commit 0123-dirty: the working copy was not a commit; commit and run it again",
+            "commit 0123-dirty is not clean; commit all changes and run it again",
         ),
         (
             replace(OURS, aims=(replace(OURS.aims[0], value=0.3), *OURS.aims[1:])),
-            "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'",
+            "iptables: gap: 0.3 s, wanted ≤ 0.25: the verdict is 'met', but the bounds give 'missed'",
         ),
     ],
 )

@@ -233,7 +233,7 @@ def _early(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda client, wifi, _: (client, wifi), "1 of 1 requests, such as .*, open no connection of their own"),
+        (lambda client, wifi, _: (client, wifi), "1 of 1 requests, such as .*, have no connection of their own"),
         (_requested_twice, "on two connections with the origin"),
         (_gap, "gaps"),
         (_falls_back(), "fell back"),

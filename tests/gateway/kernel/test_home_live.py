@@ -113,7 +113,7 @@ class Home:
         return [each["check"] for each in json.loads(output.stdout) if each["status"] != status]
 
     def forwarder_counts(self) -> dict[str, Any]:
-        return home_setup.forwarded(self.relay)
+        return home_setup.forwarder_status(self.relay)
 
     def wait_for_count(self, key: str, count: int) -> bool:
         wait_until(lambda: self.forwarder_counts()[key] >= count, f"the forwarder's {key} is at least {count}")

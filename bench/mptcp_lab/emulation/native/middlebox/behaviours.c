@@ -13,7 +13,7 @@
 #define NAT_HOST 77
 #define NAT_PORT 0x0400
 #define SMALLEST_SPLIT 64
-#define REORDERED 10 /* one of this number of segments with data is overtaken */
+#define REORDERED 10 /* of this number of segments with data, one is overtaken */
 #define OVERTAKEN 3  /* number of segments that overtake it */
 #define SHORT_ADDRESS "10,77,1,2,"
 #define LONG_ADDRESS "192,168,100,200,"
