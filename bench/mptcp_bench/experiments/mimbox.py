@@ -361,7 +361,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
             raise TestbedError(f"{cell}: too few subflows")
         return Delays(
-            median([each.syn_whole for each in exchanges]),
+            median([each.syn_after_syn for each in exchanges]),
             median([each.answer for each in exchanges]),
             median([value for each in exchanges for value in each.down]),
         )

@@ -69,8 +69,8 @@ def delays(found: Mapping[Workload, Sequence[Exchange]]) -> dict[str, tuple[floa
     small = found[SMALL]
     seconds: dict[str, Sequence[float]] = {
         claims.SYN: [e.syn for e in small],
-        claims.WHOLE: [e.syn_whole for e in small],
-        claims.OWN_SYN: [e.syn_own for e in small],
+        claims.SYN_AFTER_SYN: [e.syn_after_syn for e in small],
+        claims.SYN_AFTER_REQUEST: [e.syn_after_request for e in small],
         claims.ANSWER: [e.answer for e in small],
         claims.REQUEST: [e.request for e in small],
         claims.RESPONSE: [value for e in small for value in e.down],

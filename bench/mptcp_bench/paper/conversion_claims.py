@@ -20,14 +20,14 @@ SAME_FACTOR = 2.0
 """A median within this factor of the paper's counts as the same, because the machines are ten years apart."""
 MPTCP, TCP = "Multipath TCP", "plain TCP"
 """The client's protocol."""
-ANSWER, OWN_SYN = "SYN+ACK", "SYN, after the request"
-SYN, WHOLE = "SYN, after the client's handshake", "SYN, after the client's SYN"
+ANSWER, SYN_AFTER_REQUEST = "SYN+ACK", "SYN, after the request"
+SYN, SYN_AFTER_SYN = "SYN, after the client's handshake", "SYN, after the client's SYN"
 REQUEST, RESPONSE = "short request", "short response"
 UPLOAD, DOWNLOAD, BULK = "upload", "download, origin the slower", "download, client the slower"
-KINDS = (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK)
+KINDS = (SYN, SYN_AFTER_SYN, SYN_AFTER_REQUEST, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK)
 """Kinds of segments."""
 _SYN, _DATA = 8.5146, 23.3956
-PAPER_MS: Mapping[str, float] = {SYN: _SYN, WHOLE: _SYN} | dict.fromkeys(
+PAPER_MS: Mapping[str, float] = {SYN: _SYN, SYN_AFTER_SYN: _SYN} | dict.fromkeys(
     (REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK), _DATA
 )
 """Milliseconds of the paper's Table 1 (0.0078341 + 0.0006805 s, and 0.0153311 + 0.0080645 s), by kind of segment."""
@@ -105,7 +105,7 @@ def verdicts(found: Found) -> Iterator[Verdict]:
         Reason(
             "Squid sends the SYN only after it has read and understood the whole request. So the SYN also depends on "
             "the application, which does more work for it than for content, which is only copied.",
-            [_ratio(found, OWN_SYN, UPLOAD)],
+            [_ratio(found, SYN_AFTER_REQUEST, UPLOAD)],
         ),
     )
     yield judged(

@@ -42,9 +42,9 @@ class Exchange:
     """Seconds from the client's SYN to the SYN+ACK, in which only the proxy's kernel works."""
     syn: float
     """Seconds from the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
-    syn_whole: float
+    syn_after_syn: float
     """Seconds from the client's SYN to the SYN to the origin."""
-    syn_own: float
+    syn_after_request: float
     """Seconds from the request's header section to the SYN to the origin: the proxy's own time."""
     request: float
     """Seconds from the client's header section to the header section that the proxy sends to the origin, including the
@@ -96,13 +96,13 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
         subflows=client.subflows,
         answer=NANOSECOND * (client.syn_ack - client.syn),
         syn=NANOSECOND * (origin.syn - client.ack),
-        syn_whole=NANOSECOND * (origin.syn - client.syn),
-        syn_own=NANOSECOND * (origin.syn - complete),
+        syn_after_syn=NANOSECOND * (origin.syn - client.syn),
+        syn_after_request=NANOSECOND * (origin.syn - complete),
         request=NANOSECOND * (sent - complete),
         up=up,
         down=down,
     )
-    shortest = min(exchange.answer, exchange.syn, exchange.syn_own, exchange.request, *up, *down)
+    shortest = min(exchange.answer, exchange.syn, exchange.syn_after_request, exchange.request, *up, *down)
     if shortest < 0:
         raise CaptureError(f"request {name}: a segment was sent {-shortest:.9f} s before it arrived")
     return exchange

@@ -101,7 +101,7 @@ def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts
 
     Fields 0, 5 and 6 of its lines are a queue's number, and drops because the queue or the socket was full.
     """
-    dropped = {int(f[0]): int(f[5]) + int(f[6]) for f in map(str.split, kernel.splitlines())}
+    dropped = {int(fields[0]): int(fields[5]) + int(fields[6]) for fields in map(str.split, kernel.splitlines())}
     result: dict[str, Counts] = {}
     for number, name in enumerate(impaired_directions(path)):
         seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)

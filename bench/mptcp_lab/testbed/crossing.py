@@ -39,7 +39,7 @@ def packet_delays(
     sender.run(sender.agent("stream", "send", *words), timeout=60 + count / per_second)
     counts = testbed.emulation.counts
     wait_until(
-        lambda: all(way.seen == way.lost + way.passed for path in counts().values() for way in path.values()),
+        lambda: all(count.seen == count.lost + count.passed for path in counts().values() for count in path.values()),
         "all packets have left the emulator",
     )
     time.sleep(SILENCE)

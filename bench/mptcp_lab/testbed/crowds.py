@@ -32,7 +32,7 @@ class RequestTimes(NamedTuple):
 
 def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> RequestTimes:
     """Request ``/file`` from *host* *count* times with MPTCP. Raises TestbedError after ``TOTAL_TIMEOUT`` seconds."""
-    order = {
+    specification = {
         "proxy": [proxy.host.service_address(), PROXY_PORT],
         "target": [origin.host.service_address(), 80],
         "kind": "get",
@@ -41,7 +41,7 @@ def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Requ
         "timeout": REQUEST_TIMEOUT,
     }
     added = Added(host)
-    file = host.write(f"{host.name}-requests.json", json.dumps(order))
+    file = host.write(f"{host.name}-requests.json", json.dumps(specification))
     answers = json.loads(host.run(mptcp_command(host.agent("fetch", str(file))), timeout=TOTAL_TIMEOUT).stdout)
     (counters,) = added.read()
     seconds = [each["end"] - each["began"] for each in answers if each["error"] is None]

@@ -110,8 +110,8 @@ def wait_for_site(testbed: Testbed) -> None:
 
 
 @contextmanager
-def silent(core: LiveNode, device: str) -> Iterator[None]:
-    """Let *core* drop all packets of an uplink, without any error to the sender."""
+def silent_link(core: LiveNode, device: str) -> Iterator[None]:
+    """Let *core* drop all packets of its link to *device*, without any error to the sender."""
     core.run(["nft", f"add table inet {device}"])
     for hook, device_kind in (("prerouting", "iifname"), ("postrouting", "oifname")):
         core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])

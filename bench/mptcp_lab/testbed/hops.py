@@ -106,7 +106,7 @@ class Emulation:
                 counters = directory / f"{hop.node}-counters"
                 argv = [build(directory), counters, *userspace.arguments(path, self.seed)]
                 self._emulators[path.name] = _Program(hop, node, counters, _start(node, argv, "emulator"))
-                devices = {name: device for name, device, way in hop.directions if way.impaired}
+                devices = {name: device for name, device, direction in hop.directions if direction.impaired}
                 _queue(node, devices, sent_too=path.middlebox is not None)
 
     def _start_middlebox(self, node: LiveNode, file: Path, behaviour: str) -> Process:

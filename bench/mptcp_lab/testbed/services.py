@@ -305,7 +305,7 @@ def write_throttler_config(
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
-        # The host's ledger contains the volume of earlier runs.
+        # Use a new ledger, because the throttler's default ledger contains the volume of earlier runs.
         "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }
@@ -315,7 +315,7 @@ def write_throttler_config(
 
 
 def mptcp_command(argv: Sequence[str]) -> list[str]:
-    """Return *argv* with mptcpize(8), which opens its TCP sockets as MPTCP."""
+    """Return the command that runs *argv* by mptcpize(8), so that TCP sockets use MPTCP."""
     return ["mptcpize", "run", *argv]
 
 

@@ -85,7 +85,7 @@ def whole_state(
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
-    processes *except_for*, which start and end other processes themselves, and their descendants are left out.
+    processes *except_for* and their descendants are left out: their number changes without a throttler, too.
     """
     state = kernel_state(node) | {FILES: _files((run, *more))}
     pids = set(map(int, node.run(["ip", "netns", "pids", node.namespace]).stdout.split()))
@@ -125,7 +125,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
     ]
 
 
-def without(state: Mapping[str, str], *names: str) -> State:
+def without_dumps(state: Mapping[str, str], *names: str) -> State:
     """Return *state* without the dumps *names*."""
     return {name: text for name, text in state.items() if name not in names}
 

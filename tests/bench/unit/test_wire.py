@@ -172,7 +172,7 @@ def test_intervals_are_measured_from_segment_to_segment() -> None:
     assert (got.target, got.subflows) == (TARGET, 2)
     times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
     micro = {name: round(seconds * 1e6) for name, seconds in times.items()}
-    assert micro == {"answer": 10, "syn": 460, "syn_whole": 500, "syn_own": 400, "request": 650}
+    assert micro == {"answer": 10, "syn": 460, "syn_after_syn": 500, "syn_after_request": 400, "request": 650}
     assert got.up == ()
     assert got.down == pytest.approx((400e-6, 800e-6))
 

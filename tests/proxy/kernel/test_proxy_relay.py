@@ -24,7 +24,7 @@ from relaying import (
 )
 
 from mptcp_lab.testbed import RELAY, Testbed
-from mptcp_lab.testbed.home import silent
+from mptcp_lab.testbed.home import silent_link
 from mptcp_lab.testbed.services import program, python_command, start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
@@ -150,7 +150,7 @@ def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, de
         return all(sizes - before[uplink] > 500_000 for uplink, sizes in relayed.uplink_bytes().items())
 
     wait_until(uses_both_uplinks, "both uplinks carry the download", timeout=60)
-    with silent(relayed.testbed["core"], device) if is_silent else relayed.node.link_down(device):
+    with silent_link(relayed.testbed["core"], device) if is_silent else relayed.node.link_down(device):
         assert hashlib.sha256(download.wait_for_content()).hexdigest() == relayed.origin.digests["large.bin"]
     relayed.client.run(["rm", str(download.file)])
 
@@ -252,10 +252,10 @@ def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbe
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
-    with silent(testbed["core"], "proxy"):
+    with silent_link(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
         relayed.wait_for_requests(1, 1)
-        with silent(testbed["core"], "proxy2"):
+        with silent_link(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
             assert {*statuses[1::2]} <= {503, DEAD_PARENTS_STATUS}
@@ -276,11 +276,11 @@ def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: C
     )
     assert get(relayed) == (200, True)
     assert_uses_both_uplinks(relayed)
-    with silent(testbed["core"], "eth0"), relayed.count_uplink_bytes() as sizes:
+    with silent_link(testbed["core"], "eth0"), relayed.count_uplink_bytes() as sizes:
         assert get(relayed, "large.bin") == (200, True)
         assert get(relayed, https=True) == (200, True)
     assert sizes["wlan0"] > FILES["large.bin"]
-    with silent(testbed["core"], "wlan0"):
+    with silent_link(testbed["core"], "wlan0"):
         # Squid detects within seconds, or when a request is refused, that the first uplink works again.
         wait_until(lambda: get(relayed) == (200, True), "the other uplink is used again", timeout=120)
 

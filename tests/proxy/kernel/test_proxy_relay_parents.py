@@ -12,7 +12,7 @@ from relaying import Chain, chain, peer
 from test_proxy_relay import DEAD_PARENTS_STATUS, get
 
 from mptcp_lab.testbed import RELAY, Testbed
-from mptcp_lab.testbed.home import silent
+from mptcp_lab.testbed.home import silent_link
 from mptcp_lab.testbed.services import start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
@@ -70,7 +70,7 @@ def test_silent_parent_is_preferred_again_once_it_answers(make_testbed: Callable
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
-    with silent(testbed["core"], "proxy"):
+    with silent_link(testbed["core"], "proxy"):
         # Two requests wait for the parent; then it counts as dead.
         assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
         wait_for_message(relayed, DEAD_MESSAGE, "proxy")
@@ -88,7 +88,7 @@ def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., 
     relayed = chain(testbed, names, peers=[peer(testbed[name], limit=1) for name in names])
     assert get(relayed) == (200, True)
     relayed.wait_for_requests(1, 0)
-    with silent(testbed["core"], "proxy"):
+    with silent_link(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
         wait_for_message(relayed, DEAD_MESSAGE, "proxy")
         relayed.wait_for_requests(1, 1)
