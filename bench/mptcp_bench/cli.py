@@ -189,7 +189,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     if arguments.docs is not None:
         for name in arguments.docs:
-            doc_tables.keep(name, arguments.directory)
+            doc_tables.keep_result(name, arguments.directory)
         for page in doc_tables.write_pages():
             print(page)
         return 0

@@ -46,7 +46,7 @@ VERDICTS = {"met": "met", "missed": "**missed**", "no aim": ""}
 """Texts of the verdicts on aims."""
 
 
-def unfit(found: ExperimentResult) -> list[str]:
+def reasons_against_keeping(found: ExperimentResult) -> list[str]:
     """Return the reasons why no page may show *found*."""
     reasons = []
     if found.quick:
@@ -60,11 +60,11 @@ def unfit(found: ExperimentResult) -> list[str]:
     return reasons
 
 
-def keep(name: str, results: Path, docs: Path = DOCS) -> None:
-    """Keep the result *name* from below *results*. Raises ResultError if the result is missing or :func:`unfit`."""
+def keep_result(name: str, results: Path, docs: Path = DOCS) -> None:
+    """Keep the result *name* from below *results*. Raises ResultError if it is missing or may not be kept."""
     source = results / name / result_file.FILE
     found = replace(result_file.load(source), data={}, pictures=())
-    if reasons := unfit(found):
+    if reasons := reasons_against_keeping(found):
         raise ResultError("\n".join(f"{source}: {reason}" for reason in reasons))
     result_file.write(found, docs / KEPT / f"{name}.json")
 
@@ -74,21 +74,21 @@ def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
     return {source.stem: result_file.load(source) for source in sorted((docs / KEPT).glob("*.json"))}
 
 
-def pages(docs: Path = DOCS) -> dict[Path, str]:
+def page_texts(docs: Path = DOCS) -> dict[Path, str]:
     """Return each page's text with the kept results. Raises ResultError if a page names a missing result or table."""
     kept = read_kept(docs)
-    return {page: generated(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
+    return {page: with_tables(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
 
 
 def write_pages(docs: Path = DOCS) -> list[Path]:
-    """Write the pages whose tables differ from the results; return their paths. Raises ResultError as :func:`pages`."""
-    stale = {page: text for page, text in pages(docs).items() if page.read_text() != text}
+    """Write the pages whose tables differ from the results. Return their paths. Raises ResultError."""
+    stale = {page: text for page, text in page_texts(docs).items() if page.read_text() != text}
     for page, text in stale.items():
         page.write_text(text)
     return list(stale)
 
 
-def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
+def with_tables(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
     """Return *text* of *page* with the tables of *kept*. ResultErrors name page and line."""
 
     def replacement(match: re.Match[str]) -> str:

@@ -32,7 +32,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_origin
 
 from .. import style
 from ..statistics import fmean, median
-from ..wire.capture import ACK, SYN, Packet, captured
+from ..wire.capture import ACK, SYN, Packet, capture_segments
 from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, measure, send
 from . import mimbox_judging as judging
@@ -367,7 +367,7 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         )
     url = f"http://{bed.origin}:{MULTIPATH_PORT}/{FILE}?[1-{REQUESTS.requests}]"
     devices = ("to-eth0", "to-wlan0", "to-origin")
-    with captured(bed.testbed["core"], devices, f"tcp port {MULTIPATH_PORT}") as packets:
+    with capture_segments(bed.testbed["core"], devices, f"tcp port {MULTIPATH_PORT}") as packets:
         send(bed.testbed["client"], url, REQUESTS, multipath=True)
     return router_delays(packets)
 

@@ -27,7 +27,7 @@ from mptcp_lab.testbed.transfer import Added
 
 from .. import style
 from ..statistics import median, median_item
-from ..wire.capture import SYN, Packet, captured
+from ..wire.capture import SYN, Packet, capture_segments
 from .claims import Claim
 from .columns import CELL, RUNS, VARIANT, Column, Results, Table, Turn, columns_of, figure, for_pictures
 from .findings import Picture
@@ -239,7 +239,7 @@ def measure_start(bed: Bed, turn: Turn[Condition]) -> dict[str, Start]:
     [control] = turn.cell.inner
     origin, vpn, counters = bed.testbed["origin"], VPNS[turn.variant], Added(bed.client, bed.server)
     set_control(origin, control)
-    with running_vpn(bed, vpn), captured(origin, ["eth0"], f"tcp port {PORT}") as packets:
+    with running_vpn(bed, vpn), capture_segments(origin, ["eth0"], f"tcp port {PORT}") as packets:
         point = download(bed, vpn, counters, 0)
     sent, acknowledged = start_of(packets)
     return {control: Start(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,

@@ -60,7 +60,7 @@ class Packet:
     """The captured part of the payload."""
 
 
-def dropped(output: str) -> int | None:
+def dropped_packets(output: str) -> int | None:
     """Return the number of dropped packets in tcpdump's final *output*; None if the output does not contain it."""
     counts = _DROPPED.findall(output)
     return sum(map(int, counts)) if counts else None
@@ -73,7 +73,7 @@ def device_towards(host: Host, address: str) -> str:
 
 
 @contextmanager
-def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
+def capture_segments(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
     """Capture *expression*, pcap-filter(7), on *devices*. Raises CaptureError.
 
     The yielded list, which is not sorted, is filled when the context ends.
@@ -93,7 +93,7 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
         time.sleep(DRAIN_SECONDS)
         for file, process in running:
             process.stop()
-            if dropped(process.output()) != 0:
+            if dropped_packets(process.output()) != 0:
                 raise CaptureError(f"{process.name} on {host.name} failed or dropped packets{process.tail()}")
             packets += read_capture(host.read(file), f"{host.name}:{file.stem}")
     finally:

@@ -18,7 +18,7 @@ from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, mptcp_command
 from mptcp_lab.testbed.transfer import Added, Protocol, processors_of
 
-from .capture import captured, device_towards
+from .capture import capture_segments, device_towards
 from .exchanges import Body, Exchange, exchanges
 from .streams import Leg, follow
 
@@ -59,7 +59,7 @@ def measure(
     with ExitStack() as stack:
         if workload.origin_rate is not None:
             stack.enter_context(_slow_origin(lab, workload.origin_rate))
-        packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
+        packets = stack.enter_context(capture_segments(lab.proxy, tuple(devices), expression))
         added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
         send(lab.client, url, workload, multipath=multipath, proxy=proxy)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The use of this host's processors between two readings of proc(5) stat and of pressure stall information.
+"""Measure the use of this host's processors between two readings of proc(5) stat and pressure stall information.
 
 Other programs and other guests of the hypervisor (stolen time) may lower the measured rates.
 """

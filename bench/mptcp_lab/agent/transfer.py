@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One observed download on the client: ``agent.transfer SPECIFICATION RESULT``.
+"""Observe one download on the client: ``agent.transfer SPECIFICATION RESULT``.
 
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
 received bytes are sampled; ``interval`` and ``timeout`` in seconds. The program writes a JSON object with fields of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Arguments, rules and counters of the path emulator, and of a middlebox on a path. Pure.
+"""Arguments, firewall rules and counters of the path emulator, and of a middlebox on a path. Pure.
 
 The emulator (``native/``) gets the packets that the hop forwards from an NFQUEUE for each direction. The middlebox
 (``native/middlebox/``) gets the hop's IPv4 TCP packets before the emulator, and sends the changed packets.

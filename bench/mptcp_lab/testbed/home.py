@@ -64,15 +64,15 @@ def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
     return [program("mptcp-gateway"), name, "--config", str(settings), "--directory", directory]
 
 
-def gateway(relay: LiveNode, settings: Path, wrapper: Sequence[str] = ()) -> AbstractContextManager[Process]:
-    """Run the gateway during the scope, which begins when both uplinks are good. *wrapper* starts the command."""
-    argv = [*wrapper, *command(relay, "run", settings)]
+def gateway(relay: LiveNode, settings: Path, prefix: Sequence[str] = ()) -> AbstractContextManager[Process]:
+    """Run the gateway during the scope, which begins when both uplinks are good. *prefix* precedes the command."""
+    argv = [*prefix, *command(relay, "run", settings)]
     return _running(relay, argv, "status.json", lambda: verdicts(relay) == ["good", "good"])
 
 
-def forwarder(relay: LiveNode, settings: Path, wrapper: Sequence[str] = ()) -> AbstractContextManager[Process]:
-    """Run the forwarder during the scope. *wrapper* starts the command."""
-    argv = [*wrapper, *command(relay, "forward", settings)]
+def forwarder(relay: LiveNode, settings: Path, prefix: Sequence[str] = ()) -> AbstractContextManager[Process]:
+    """Run the forwarder during the scope. *prefix* precedes the command."""
+    argv = [*prefix, *command(relay, "forward", settings)]
     return _running(relay, argv, "forwarder.json", lambda: bool(forwarder_status(relay)))
 
 

@@ -132,7 +132,7 @@ class Host(Protocol):
         """Return the command that runs ``mptcp_lab.agent.MODULE`` on that host."""
 
     def program(self, name: str) -> str:
-        """Return the path of one of our commands: mptcp-proxy, mptcp-throttler."""
+        """Return the path of one of our commands, such as mptcp-proxy."""
 
     def write(self, name: str, text: str) -> Path:
         """Write *text* to file *name* below :attr:`directory`, and create parent directories. Return its path."""
@@ -156,7 +156,7 @@ class Host(Protocol):
         """Run *do* now, and *undo* at the end of the scope."""
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the host is left, before programs that were started earlier are ended."""
+        """Call *callback* at the end of the host's scope, before programs that were started earlier are ended."""
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         """Set a sysctl, and restore its old value at the end of the scope."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
+"""Start the programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
 
 Each start function works on any :class:`~.host.Host` and returns when the program answers. If the program does not
 answer, the function ends it and raises an error with the end of its log. Files that are passed are on this machine, or

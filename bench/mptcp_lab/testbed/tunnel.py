@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-tunnel`` at both ends of a testbed: the two daemons of one tunnel over the relay's uplinks."""
+"""Run the two ``mptcp-tunnel`` daemons of a tunnel between relay and proxy, over the relay's uplinks."""
 
 from __future__ import annotations
 

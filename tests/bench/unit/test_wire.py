@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.wire.capture import ACK, SYN, CaptureError, Packet, dropped
+from mptcp_bench.wire.capture import ACK, SYN, CaptureError, Packet, dropped_packets
 from mptcp_bench.wire.exchanges import Body, Exchange, exchanges
 from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
 from mptcp_throttler.mptcp.options import (
@@ -256,4 +256,4 @@ def test_exchange_that_is_not_a_data_point_is_refused(spoil: Spoil, message: str
     ],
 )
 def test_lost_packets_are_read_from_the_output_of_tcpdump(output: str, lost: int | None) -> None:
-    assert dropped(output) == lost
+    assert dropped_packets(output) == lost
