@@ -37,7 +37,7 @@ def _commit(repository: Path = REPOSITORY) -> str:
     return _output(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--broken") or UNKNOWN
 
 
-def _squid() -> str:
+def _squid_version() -> str:
     lines = (_output("squid", "-v") or UNKNOWN).splitlines()
     return lines[0].removeprefix("Squid Cache: Version ")
 
@@ -59,7 +59,7 @@ def collect(seed: int | None = None) -> Provenance:
         commit=_commit(),
         kernel=platform.release(),
         processors=os.cpu_count() or 1,
-        squid=_squid(),
+        squid=_squid_version(),
         python=platform.python_version(),
         seed=seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -88,14 +88,14 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
 
 
 class Comparison(NamedTuple):
-    """One-sided 95 % confidence bounds of a difference: a sample's mean minus its reference; None for too few values."""
+    """One-sided 95 % confidence bounds of a sample's mean minus its reference; None for too few values."""
 
     low: float | None
     high: float | None
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
-    """Compare the mean of *sample* with *factor* times *reference* (a constant, or the mean of values). Raises ValueError."""
+    """Compare the mean of *sample* with *factor* times *reference* (or its mean). Raises ValueError."""
     is_constant = isinstance(reference, int | float)
     others = [reference] if isinstance(reference, int | float) else reference
     difference = fmean(sample) - factor * fmean(others)

@@ -34,7 +34,7 @@ RELAXED, BUSY = "the guard relaxed the cap", "machine too busy to judge the rate
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Trial:
     """One download, and the rates that links and policy allow for it."""
 
     key: str
@@ -68,7 +68,7 @@ class Part:
         return int(((self.ethernet or 0) + (self.wifi or 0)) / 8 * PAYLOAD_SHARE * self.seconds)
 
 
-def parts(cap: int, scale: float = 1.0) -> list[Part]:
+def trials(cap: int, scale: float = 1.0) -> list[Trial]:
     """Return the downloads, first plain TCP as the reference.
 
     *cap* is the policy's cap for Ethernet in bits per second, *scale* a factor on the durations without a cap.
@@ -76,10 +76,10 @@ def parts(cap: int, scale: float = 1.0) -> list[Part]:
     direct, through = "directly from the origin", "MPTCP through the proxy"
     policy = f"Ethernet {cap / 1e6:g} Mbit/s once two subflows are active"
     return [
-        Part("tcp-ethernet", "TCP over Ethernet", direct, 6 * scale, 1.0, ethernet=ETHERNET_RATE),
-        Part("tcp-wifi", "TCP over Wi-Fi", direct, 6 * scale, 1.0, wifi=WIFI_RATE),
-        Part("mptcp", through, "no policy: both links at once", 9 * scale, 1.0, ETHERNET_RATE, WIFI_RATE),
-        Part("mptcp-policy", f"{through} + policy", policy, 16, 5.0, min(cap, ETHERNET_RATE), WIFI_RATE, True),
+        Trial("tcp-ethernet", "TCP over Ethernet", direct, 6 * scale, 1.0, ethernet=ETHERNET_RATE),
+        Trial("tcp-wifi", "TCP over Wi-Fi", direct, 6 * scale, 1.0, wifi=WIFI_RATE),
+        Trial("mptcp", through, "no policy: both links at once", 9 * scale, 1.0, ETHERNET_RATE, WIFI_RATE),
+        Trial("mptcp-policy", f"{through} + policy", policy, 16, 5.0, min(cap, ETHERNET_RATE), WIFI_RATE, True),
     ]
 
 
@@ -109,8 +109,8 @@ class Download:
         return self.octets * 8 / (self.end - self.start)
 
 
-DemoRow = Row[Part, Download]
-DemoResults = Results[Part, Download]
+DemoRow = Row[Trial, Download]
+DemoResults = Results[Trial, Download]
 
 
 def _is_relaxed(row: DemoRow) -> bool:
@@ -137,8 +137,8 @@ def words_for_picture(row: DemoRow) -> str:
 
     Each reason is a line, because a download with an exceeded cap is short, and its band in the picture narrow.
     """
-    part, aims = row.cell, [column.verdict(row) for column in TABLE.columns]
-    exceeded = part.is_capped and any(each.ethernet > MAX_OVER_LIMIT * (part.ethernet or 0) for each in row.measured)
+    trial, aims = row.cell, [column.verdict(row) for column in TABLE.columns]
+    exceeded = trial.is_capped and any(each.ethernet > MAX_OVER_LIMIT * (trial.ethernet or 0) for each in row.measured)
     words = {
         "not held": exceeded,
         RELAXED: _is_relaxed(row),
@@ -156,7 +156,7 @@ def _capacity(row: DemoRow, path: str) -> float | None:
     return None if allowed is None else min([float(allowed), *rates])
 
 
-def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
+def _path_columns(heading: str, path: str) -> tuple[Column[Trial, Download], ...]:
     """Return two columns for the steady rate of *path*: one judges its limits, one whether the path is filled."""
 
     def least(row: DemoRow) -> float | None:
@@ -181,7 +181,7 @@ def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]
     )  # fmt: skip
 
 
-TABLE: Table[Part, Download] = Table(
+TABLE: Table[Trial, Download] = Table(
     "Mbit/s of each download; each path in the steady state, measured and expected",
     (
         Column("payload", "goodput", scale=1e-6, digits=1),
