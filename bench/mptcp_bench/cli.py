@@ -30,9 +30,9 @@ from .result_file import ExperimentResult
 
 INTERRUPTED = 130
 ALL = "all"
-OUTPUT = "directory in which the results are written"
+OUTPUT_HELP = "directory in which the results are written"
 FILE_WIDTH = 120
-"""Characters in a line if the output is not a terminal: as many as the widest table has."""
+"""Characters per line if the output is not a terminal. The widest table has as many."""
 PICTURE_KINDS = ("png", "svg")
 COLORS = {"holds": "green", "differs": "yellow"}
 """Colours of verdicts on claims; the others are red."""
@@ -77,20 +77,20 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="download over Ethernet and Wi-Fi, print the rates, and draw a picture")
-    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT)
-    demo.add_argument("--quick", action="store_true", help="make the downloads without a cap shorter")
+    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT_HELP)
+    demo.add_argument("--quick", action="store_true", help="shorten the downloads that have no cap")
     demo.set_defaults(command=_run, name=DEMO.name, seed=1, set=[], inventory=None)
 
     run = commands.add_parser("run", help="run an experiment, and write its result and its figures")
     names = [*PAPER, *EXPERIMENTS, ALL]
     run.add_argument(
-        "name", choices=names, metavar="NAME", help=f"an experiment of mptcp-bench list, or {ALL} of the paper"
+        "name", choices=names, metavar="NAME", help=f"the experiment (see mptcp-bench list), or {ALL}: all of the paper"
     )
     run.add_argument("--seed", type=int, default=1, help="seed of all random choices: order, losses, jitter")
     run.add_argument(
         "--quick", action="store_true", help="make a reduced run, which only shows that the experiment works"
     )
-    run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT)
+    run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR", help=OUTPUT_HELP)
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="use real hosts, by ssh, instead of namespaces")
     run.set_defaults(command=_run)
@@ -122,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = list(arguments.set)
     if arguments.inventory is not None:
         if names[0] not in PAPER:
-            raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
+            raise TestbedError(f"run {arguments.name}: --inventory is possible only for the paper's experiments")
         settings.append(f"inventory={arguments.inventory}")
     failed = False
     for name in names:
@@ -151,7 +151,7 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
     seed, quick = arguments.seed, arguments.quick
     target: Path = arguments.output / experiment.name / result_file.FILE
     hosts = provenance.collect_from_hosts(arguments.inventory) if arguments.inventory is not None else {}
-    begin = ExperimentResult(
+    empty_result = ExperimentResult(
         provenance=replace(provenance.collect(seed), **hosts),
         experiment=experiment.name,
         title=experiment.summary,
@@ -164,7 +164,7 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
     scenario.chosen(options, quick)
     result_file.prepare(target.parent)
     findings = scenario.run(console, seed, quick, options)
-    result_file.write(findings.added_to(begin), target)
+    result_file.write(findings.added_to(empty_result), target)
     pictures = [(each, target.with_name(f"{each.name}.{kind}")) for each in findings.pictures for kind in PICTURE_KINDS]
     # The pictures of an earlier run must not look like pictures of this run.
     for _, file in pictures:
@@ -189,7 +189,7 @@ def _report(arguments: argparse.Namespace) -> int:
 
     if arguments.docs is not None:
         for name in arguments.docs:
-            doc_tables.keep(name, arguments.directory)
+            doc_tables.keep_result(name, arguments.directory)
         for page in doc_tables.write_pages():
             print(page)
         return 0
@@ -214,7 +214,7 @@ def _list(arguments: argparse.Namespace) -> int:
     for experiment in EXPERIMENTS.values():
         print(f"  {experiment.name:15} {experiment.summary}")
     for run in runs():
-        state = f"of process {run.pid}" if run.alive else "left by a run that is dead: mptcp-bench cleanup"
+        state = f"of process {run.pid}" if run.alive else "left by a dead run; mptcp-bench cleanup removes it"
         print(f"testbed {run.id}: {len(run.namespaces)} namespaces, {state}")
     return 0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Generate the tables in docs/ from results, so that a page has only measured values.
 
-``docs/results/NAME.json`` keeps a result's provenance, verdicts and tables, but not its single values. ``mptcp-bench
-report --kept`` makes a page of all kept results; a page in docs/ shows only the tables that its reader needs.
+``docs/results/NAME.json`` has a result's provenance, verdicts and tables, but not its individual values. ``mptcp-bench
+report --kept`` makes a page of all these results; a page in docs/ shows only the tables that its reader needs.
 
 In a page in docs/, a table is between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``. *KEY* is ``aims``, ``claims``
 or the key of a table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` selects the first column and the
@@ -46,25 +46,25 @@ VERDICTS = {"met": "met", "missed": "**missed**", "no aim": ""}
 """Texts of the verdicts on aims."""
 
 
-def unfit(found: ExperimentResult) -> list[str]:
+def reasons_against_keeping(found: ExperimentResult) -> list[str]:
     """Return the reasons why no page may show *found*."""
     reasons = []
     if found.quick:
         reasons.append("it was run with --quick")
     if not COMMIT.fullmatch(found.provenance.commit):
-        reasons.append(f"commit {found.provenance.commit}: the working copy was not a commit; commit and run it again")
+        reasons.append(f"commit {found.provenance.commit} is not clean; commit all changes and run it again")
     for aim in found.aims:
         verdict = judge(inf if aim.value is None else aim.value, aim.least, aim.most)
         if aim.verdict not in (verdict, *get_args(Judgement)):
-            reasons.append(f"{aim}, is {verdict!r} and not {aim.verdict!r}")
+            reasons.append(f"{aim}: the verdict is {aim.verdict!r}, but the bounds give {verdict!r}")
     return reasons
 
 
-def keep(name: str, results: Path, docs: Path = DOCS) -> None:
-    """Keep the result *name* from below *results*. Raises ResultError if it is missing or :func:`unfit`."""
+def keep_result(name: str, results: Path, docs: Path = DOCS) -> None:
+    """Keep the result *name* from below *results*. Raises ResultError if it is missing or may not be kept."""
     source = results / name / result_file.FILE
     found = replace(result_file.load(source), data={}, pictures=())
-    if reasons := unfit(found):
+    if reasons := reasons_against_keeping(found):
         raise ResultError("\n".join(f"{source}: {reason}" for reason in reasons))
     result_file.write(found, docs / KEPT / f"{name}.json")
 
@@ -74,22 +74,22 @@ def read_kept(docs: Path = DOCS) -> dict[str, ExperimentResult]:
     return {source.stem: result_file.load(source) for source in sorted((docs / KEPT).glob("*.json"))}
 
 
-def pages(docs: Path = DOCS) -> dict[Path, str]:
+def page_texts(docs: Path = DOCS) -> dict[Path, str]:
     """Return each page's text with the kept results. Raises ResultError if a page names a missing result or table."""
     kept = read_kept(docs)
-    return {page: generated(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
+    return {page: with_tables(page.read_text(), kept, page.name) for page in sorted(docs.glob("*.md"))}
 
 
 def write_pages(docs: Path = DOCS) -> list[Path]:
-    """Write the pages that differ from the results, and return their paths; raises ResultError as :func:`pages`."""
-    stale = {page: text for page, text in pages(docs).items() if page.read_text() != text}
+    """Write the pages whose tables differ from the results. Return their paths. Raises ResultError."""
+    stale = {page: text for page, text in page_texts(docs).items() if page.read_text() != text}
     for page, text in stale.items():
         page.write_text(text)
     return list(stale)
 
 
-def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
-    """Return *text* of *page* with the tables of *kept*. Raises ResultError with page, line, and the known names."""
+def with_tables(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
+    """Return *text* of *page* with the tables of *kept*. ResultErrors name page and line."""
 
     def replacement(match: re.Match[str]) -> str:
         line = match["begin"]

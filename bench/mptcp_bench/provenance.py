@@ -37,7 +37,7 @@ def _commit(repository: Path = REPOSITORY) -> str:
     return _output(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--broken") or UNKNOWN
 
 
-def _squid() -> str:
+def _squid_version() -> str:
     lines = (_output("squid", "-v") or UNKNOWN).splitlines()
     return lines[0].removeprefix("Squid Cache: Version ")
 
@@ -59,7 +59,7 @@ def collect(seed: int | None = None) -> Provenance:
         commit=_commit(),
         kernel=platform.release(),
         processors=os.cpu_count() or 1,
-        squid=_squid(),
+        squid=_squid_version(),
         python=platform.python_version(),
         seed=seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -67,7 +67,7 @@ def collect(seed: int | None = None) -> Provenance:
 
 
 def collect_from_hosts(inventory: Path) -> dict[str, Any]:
-    """Return kernel, processors and Squid of the real hosts of *inventory*, which run an experiment by ssh."""
+    """Return the fields of the provenance that describe the real hosts of *inventory*."""
     with remote_lab(read_inventory(inventory)) as lab:
         hosts = (lab.client, lab.proxy, lab.origin)
         kernels = ", ".join(f"{host.name} {host.run(['uname', '-r']).stdout.strip()}" for host in hosts)

@@ -26,7 +26,7 @@ Judgement = Literal["holds", "fails", "differs", "not judged"]
 
 
 class ResultError(Exception):
-    """A file that is not a result, or a result that contradicts itself. The message is one line."""
+    """A result is missing or invalid, or a page in docs/ cannot show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ _BY_BOUNDS: Any = None
 class Verdict:
     """A measured value, and whether it confirms an aim of ours or a claim of a paper.
 
-    An aim is decided by the range that its value must be in; a value without a range is only shown. A claim is decided
-    by ``experiments.claims``, and describes the measurement in words.
+    An aim is met if its value is within the bounds; a value without bounds is only shown. ``experiments.claims`` judges
+    claims, and describes their measurements in words.
     """
 
     what: str
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """False if the value misses its range. A value without a range cannot miss."""
+        """False only if an aim is missed."""
         return self.verdict != "missed"
 
     @property

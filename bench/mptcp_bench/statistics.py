@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "mean_bounds", "mean_interval", "median", "of_median", "percentile", "percentiles",
+    "mean_bounds", "mean_interval", "median", "median_item", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -67,14 +67,14 @@ def median(values: Sequence[float], *, default: float | None = None) -> float:
     return percentile(values, 50, default=default)
 
 
-def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the item with the median *key*; of two middle items, the lower. There must be an item."""
+def median_item(items: Iterable[T], key: Callable[[T], Any]) -> T:
+    """Return the item with the median *key*; of two middle items, the lower. *items* must not be empty."""
     ordered = sorted(items, key=key)
     return ordered[(len(ordered) - 1) // 2]
 
 
 def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the narrowest interval between two of *values*, equally far from both ends, that contains the median.
+    """Return the confidence interval of the median: from the i-th smallest to the i-th greatest of *values*.
 
     The method assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below
     the median has a binomial distribution. The result is None if there are too few values: fewer than six for 95 %.
@@ -88,14 +88,14 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
 
 
 class Comparison(NamedTuple):
-    """One-sided bounds of 95 % of a sample's mean minus its reference; None for too few values."""
+    """One-sided 95 % confidence bounds of a sample's mean minus its reference; None for too few values."""
 
     low: float | None
     high: float | None
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
-    """Compare the mean of *sample* with *factor* times *reference* (a constant, or a mean). Raises ValueError."""
+    """Compare the mean of *sample* with *factor* times *reference* (or its mean). Raises ValueError."""
     is_constant = isinstance(reference, int | float)
     others = [reference] if isinstance(reference, int | float) else reference
     difference = fmean(sample) - factor * fmean(others)

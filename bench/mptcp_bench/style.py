@@ -22,7 +22,7 @@ from each other."""
 DASHED = (0, (4, 3))
 DOTTED = (0, (1, 1.6))
 SMOOTHING = 3
-"""Number of samples in the moving mean. It is needed because packets arrive in bursts from the queue."""
+"""Number of samples in the moving mean. Single samples vary, because packets leave the queue in bursts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ PATHS: Mapping[str, PathStyle] = {"ethernet": ETHERNET, "wifi": WIFI}
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Return the centred moving mean of *values*, over fewer samples at the ends."""
+    """Return the centred moving mean of *values*, which has fewer samples at the ends."""
     half = SMOOTHING // 2
     windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(part) / len(part) for part in windows]
@@ -64,8 +64,8 @@ def heading(figure: Any, title: str, subtitle: str, *, left: float, size: float 
     figure.text(left, 1 - 0.6 / height, subtitle, fontsize=min(10, size * 0.72), color=MUTED)
 
 
-def dress(axes: Any, x: str, y: str) -> None:
-    """Label *axes* with *x* and *y*, which include units, and remove lines that are not needed."""
+def label_axes(axes: Any, x: str, y: str) -> None:
+    """Label *axes* with *x* and *y*, which include units, and remove the frame's upper and right lines."""
     axes.set_xlabel(x, color=MUTED)
     axes.set_ylabel(y, color=MUTED)
     axes.tick_params(colors=MUTED, which="both")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The downloads of the demo, their measurements and their aims. Pure.
 
-An unused path and an exceeded cap are always faults; a remark says if the guard relaxed the cap. A low rate or an
+An unused path and an exceeded cap are always faults; a remark tells whether the guard relaxed the cap. A low rate or an
 unfinished download may be the machine's fault: it misses an aim only if neither the hypervisor nor other programs used
 much processor time. The demo's own programs do not count as others. The capacity of a link is the rate that plain TCP
 reached over the link in the same run.
@@ -34,7 +34,7 @@ RELAXED, BUSY = "the guard relaxed the cap", "machine too busy to judge the rate
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Trial:
     """One download, and the rates that links and policy allow for it."""
 
     key: str
@@ -68,7 +68,7 @@ class Part:
         return int(((self.ethernet or 0) + (self.wifi or 0)) / 8 * PAYLOAD_SHARE * self.seconds)
 
 
-def parts(cap: int, scale: float = 1.0) -> list[Part]:
+def trials(cap: int, scale: float = 1.0) -> list[Trial]:
     """Return the downloads, first plain TCP as the reference.
 
     *cap* is the policy's cap for Ethernet in bits per second, *scale* a factor on the durations without a cap.
@@ -76,10 +76,10 @@ def parts(cap: int, scale: float = 1.0) -> list[Part]:
     direct, through = "directly from the origin", "MPTCP through the proxy"
     policy = f"Ethernet {cap / 1e6:g} Mbit/s once two subflows are active"
     return [
-        Part("tcp-ethernet", "TCP over Ethernet", direct, 6 * scale, 1.0, ethernet=ETHERNET_RATE),
-        Part("tcp-wifi", "TCP over Wi-Fi", direct, 6 * scale, 1.0, wifi=WIFI_RATE),
-        Part("mptcp", through, "no policy: both links at once", 9 * scale, 1.0, ETHERNET_RATE, WIFI_RATE),
-        Part("mptcp-policy", f"{through} + policy", policy, 16, 5.0, min(cap, ETHERNET_RATE), WIFI_RATE, True),
+        Trial("tcp-ethernet", "TCP over Ethernet", direct, 6 * scale, 1.0, ethernet=ETHERNET_RATE),
+        Trial("tcp-wifi", "TCP over Wi-Fi", direct, 6 * scale, 1.0, wifi=WIFI_RATE),
+        Trial("mptcp", through, "no policy: both links at once", 9 * scale, 1.0, ETHERNET_RATE, WIFI_RATE),
+        Trial("mptcp-policy", f"{through} + policy", policy, 16, 5.0, min(cap, ETHERNET_RATE), WIFI_RATE, True),
     ]
 
 
@@ -109,8 +109,8 @@ class Download:
         return self.octets * 8 / (self.end - self.start)
 
 
-DemoRow = Row[Part, Download]
-DemoResults = Results[Part, Download]
+DemoRow = Row[Trial, Download]
+DemoResults = Results[Trial, Download]
 
 
 def _is_relaxed(row: DemoRow) -> bool:
@@ -135,10 +135,10 @@ def _remark(row: DemoRow) -> str:
 def words_for_picture(row: DemoRow) -> str:
     """Return what the picture must say about the cap or the download; empty if all is as it should be.
 
-    If the cap does not hold, the download is short, so that each reason is a line.
+    Each reason is a line, because a download with an exceeded cap is short, and its band in the picture narrow.
     """
-    part, aims = row.cell, [column.verdict(row) for column in TABLE.columns]
-    exceeded = part.is_capped and any(each.ethernet > MAX_OVER_LIMIT * (part.ethernet or 0) for each in row.measured)
+    trial, aims = row.cell, [column.verdict(row) for column in TABLE.columns]
+    exceeded = trial.is_capped and any(each.ethernet > MAX_OVER_LIMIT * (trial.ethernet or 0) for each in row.measured)
     words = {
         "not held": exceeded,
         RELAXED: _is_relaxed(row),
@@ -151,13 +151,13 @@ def words_for_picture(row: DemoRow) -> str:
 def _capacity(row: DemoRow, path: str) -> float | None:
     """Return the rate of *path* in bits per second that the download can reach; None if the path must be idle."""
     allowed = row.cell.allowed_rate(path)
-    alone = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed_rate(path)]
-    rates = [getattr(each, path) for cell in alone if row.cell.is_multipath for each in row.results.of(cell)]
+    direct_cells = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed_rate(path)]
+    rates = [getattr(each, path) for cell in direct_cells if row.cell.is_multipath for each in row.results.of(cell)]
     return None if allowed is None else min([float(allowed), *rates])
 
 
-def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
-    """Return the columns of the steady rate of *path*: its limits, and whether it is filled."""
+def _path_columns(heading: str, path: str) -> tuple[Column[Trial, Download], ...]:
+    """Return two columns for the steady rate of *path*: one judges its limits, one whether the path is filled."""
 
     def least(row: DemoRow) -> float | None:
         allowed = row.cell.allowed_rate(path)
@@ -181,7 +181,7 @@ def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]
     )  # fmt: skip
 
 
-TABLE: Table[Part, Download] = Table(
+TABLE: Table[Trial, Download] = Table(
     "Mbit/s of each download; each path in the steady state, measured and expected",
     (
         Column("payload", "goodput", scale=1e-6, digits=1),

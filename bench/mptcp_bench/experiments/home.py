@@ -191,7 +191,7 @@ class Site:
         """Return seconds: a download's longest pause and durations of requests in an outage; then the recovery."""
         with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
-            with home.silent(self.testbed["core"], "eth0"):
+            with home.silent_link(self.testbed["core"], "eth0"):
                 start = last = time.monotonic()
                 before, pause = size(), 0.0
                 request = self._device.popen(_curl(SMALL_URL, "%{time_total}"))
@@ -219,7 +219,7 @@ class Site:
             seconds = time.monotonic() - start
             # The forwarder writes its status once a second.
             time.sleep(1.5)
-            direct = float(home.forwarded(self._relay)["direct"])
+            direct = float(home.forwarder_status(self._relay)["direct"])
         return {"answered": transfers.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from mptcp_common.status_client import ask_text
-from mptcp_lab.agent.counters import Paced, increments
+from mptcp_lab.agent.counters import PeriodicCalls, increments
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, LiveNode, Process, Testbed, TestbedError, paths, services
 from mptcp_lab.testbed.commands import undone_on_error
@@ -269,7 +269,7 @@ class HeldCell:
         busy = self._cores(pid)
         command = median([_status_seconds(node, throttler) for _ in range(STATUS_QUERIES)])
         unpolled = measure_reactions(testbed, self.joins, PROBE_PORT)
-        poller = Paced(lambda: ask_text(throttler.socket, {"query": "status"}, ANSWER_TIMEOUT), QUERY_INTERVAL)
+        poller = PeriodicCalls(lambda: ask_text(throttler.socket, {"query": "status"}, ANSWER_TIMEOUT), QUERY_INTERVAL)
         poller.start()
         try:
             polled = measure_reactions(testbed, self.joins // 2, PROBE_PORT)

@@ -32,7 +32,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_origin
 
 from .. import style
 from ..statistics import fmean, median
-from ..wire.capture import ACK, SYN, Packet, captured
+from ..wire.capture import ACK, SYN, Packet, capture_segments
 from ..wire.streams import Leg, follow, forwarded_packets
 from ..wire.workload import Workload, measure, send
 from . import mimbox_judging as judging
@@ -164,7 +164,7 @@ class Curves(Table[Cell, Point]):
                 axes.plot(list(medians), list(medians.values()), marker="o", markersize=4, **line_format)
         axes.set_xscale("log")
         axes.set_yscale(self.scale)
-        style.dress(axes, f"{self.varied}, bytes", self.unit)
+        style.label_axes(axes, f"{self.varied}, bytes", self.unit)
         values = list(dict.fromkeys(at for line in lines.values() for at in line))
         axes.set_xticks(values, [f"{at:,}" for at in values], minor=False)
         axes.minorticks_off()
@@ -269,7 +269,7 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
             times = [1e3 * median(values) for values in zip(*(point.completion_times for point in points), strict=True)]
             axes.plot(times, PERCENTS, **_line_format(cell.proxy, cell.client))
     axes.set_xscale("log")
-    style.dress(axes, f"completion time of {size:,} bytes, ms", "percent")
+    style.label_axes(axes, f"completion time of {size:,} bytes, ms", "percent")
 
 
 HTTP = paper_figure(
@@ -361,13 +361,13 @@ def measure_delays(bed: Bed, turn: Turn[Cell]) -> Delays:
         if fmean(each.subflows for each in exchanges) < (MIN_SUBFLOWS if cell.client == "mptcp2" else 1):
             raise TestbedError(f"{cell}: too few subflows")
         return Delays(
-            median([each.syn_whole for each in exchanges]),
+            median([each.syn_after_syn for each in exchanges]),
             median([each.answer for each in exchanges]),
             median([value for each in exchanges for value in each.down]),
         )
     url = f"http://{bed.origin}:{MULTIPATH_PORT}/{FILE}?[1-{REQUESTS.requests}]"
     devices = ("to-eth0", "to-wlan0", "to-origin")
-    with captured(bed.testbed["core"], devices, f"tcp port {MULTIPATH_PORT}") as packets:
+    with capture_segments(bed.testbed["core"], devices, f"tcp port {MULTIPATH_PORT}") as packets:
         send(bed.testbed["client"], url, REQUESTS, multipath=True)
     return router_delays(packets)
 

@@ -24,11 +24,11 @@ from math import inf
 from typing import Any, NamedTuple
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.congestion import lacking_here, select
+from mptcp_lab.testbed.congestion import missing_control_here, select
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates, windows
 
 from .. import style
-from ..statistics import of_median
+from ..statistics import median_item
 from .columns import CELL, RUNS, VARIANT, Results, Table, Turn, columns_of, figure, for_pictures, of_cell
 from .devices import DEVICES, payload_share, policy
 from .findings import Picture
@@ -212,7 +212,7 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
 
 def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) -> None:
     """Draw the run in which the other path kept the median share of its rate."""
-    run = of_median(outcomes, lambda outcome: outcome.kept)
+    run = median_item(outcomes, lambda outcome: outcome.kept)
     drawn_rates = [each for each in rates(run.samples) if -2 <= each.time - run.onset <= 5]
     for device, path in zip(DEVICES, (style.ETHERNET, style.WIFI), strict=True):
         mbits = [each.bits[device] / 1e6 for each in drawn_rates]
@@ -220,14 +220,14 @@ def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) 
     axes.axvline(0, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
     axes.set_ylim(0, cell.ethernet[0] * 1.08)
     axes.set_title(f"{title}: Wi-Fi keeps {run.kept:.0%}", loc="left", fontsize=11)
-    style.dress(axes, "seconds since the cap", "Mbit/s")
+    style.label_axes(axes, "seconds since the cap", "Mbit/s")
 
 
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize"),
     cells=lambda chosen: [Cell(*each) for each in product(chosen.cc, chosen.rtt, chosen.cap, chosen.direction)],
-    skip_reason=lambda cell: lacking_here(cell.control),
+    skip_reason=lambda cell: missing_control_here(cell.control),
     variants=lambda chosen, cell: chosen.variant,
     bed=bed,
     measure=measure,

@@ -117,7 +117,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         unchanged = [name for name in CHANGED_PARTS if before[name] == running[name]]
         if unchanged:
             raise TestbedError(f"the start did not change {', '.join(unchanged)}")
-        objects = dumps.without(running, *PROCESS_PARTS)
+        objects = dumps.without_dumps(running, *PROCESS_PARTS)
         # The dumps take processor time from the download.
         _pause(client, recorder, BEFORE_SECONDS)
         killed = recorder.now
@@ -161,7 +161,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
 
 def _differences(before: dumps.State, after: dumps.State, *without: str) -> tuple[str, ...]:
     """Return the lines that differ, except in the dumps *without*."""
-    return tuple(dumps.differences(dumps.without(before, *without), dumps.without(after, *without)))
+    return tuple(dumps.differences(dumps.without_dumps(before, *without), dumps.without_dumps(after, *without)))
 
 
 def _seconds_until(is_reached: Callable[[], bool], timeout: float) -> float:

@@ -26,8 +26,8 @@ from mptcp_lab.testbed.crossing import missing_numbers, packet_delays
 from mptcp_lab.testbed.transfer import Added
 
 from .. import style
-from ..statistics import median, of_median
-from ..wire.capture import SYN, Packet, captured
+from ..statistics import median, median_item
+from ..wire.capture import SYN, Packet, capture_segments
 from .claims import Claim
 from .columns import CELL, RUNS, VARIANT, Column, Results, Table, Turn, columns_of, figure, for_pictures
 from .findings import Picture
@@ -150,7 +150,7 @@ def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
         axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=label, **line_format(VPNS[label]))
     axes.set_ylim(0, 2 * RATE / 1e6)
     axes.set_title(f"{inner} inside, loss {loss}", fontsize=10, color=style.MUTED)
-    style.dress(axes, "RTT of the second path, ms", "Mbit/s")
+    style.label_axes(axes, "RTT of the second path, ms", "Mbit/s")
 
 
 COMPARED = ("udp", "mptcp", "50/50", "tunnel")
@@ -239,7 +239,7 @@ def measure_start(bed: Bed, turn: Turn[Condition]) -> dict[str, Start]:
     [control] = turn.cell.inner
     origin, vpn, counters = bed.testbed["origin"], VPNS[turn.variant], Added(bed.client, bed.server)
     set_control(origin, control)
-    with running_vpn(bed, vpn), captured(origin, ["eth0"], f"tcp port {PORT}") as packets:
+    with running_vpn(bed, vpn), capture_segments(origin, ["eth0"], f"tcp port {PORT}") as packets:
         point = download(bed, vpn, counters, 0)
     sent, acknowledged = start_of(packets)
     return {control: Start(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,
@@ -253,13 +253,13 @@ def start_pictures(results: VpnResults) -> list[Picture]:
         for label in dict.fromkeys(run.turn.variant for run in results.runs):
             if not (starts := results.of(cell, label, *cell.inner)):
                 continue
-            start = of_median(starts, lambda each: each.acknowledged)
+            start = median_item(starts, lambda each: each.acknowledged)
             times = [1e3 * STEP_SECONDS * step for step in range(len(start.sent_by_step))]
             lines = line_format(VPNS[label])
             axes.plot(times, [octets / 1e3 for octets in start.acknowledged_by_step], label=label, **lines)
             axes.plot(times, [octets / 1e3 for octets in start.sent_by_step], linewidth=0.6, **lines)
         axes.set_title(str(cell))
-        style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
+        style.label_axes(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
 
     subtitle = "for each VPN the run with the median of the acknowledged bytes"
     panels = [partial(panel, cell) for cell in results.cells]

@@ -3,7 +3,7 @@
 
 They are scenarios of the bench. ``figures`` declares the downloads of Figures 2 to 7, ``downloads`` makes and measures
 them; ``conversion`` declares and measures Table 1. ``claims`` and ``conversion_claims`` have the paper's claims about
-them, ``drawing`` and ``panels`` the pictures.
+the figures and the table. ``drawing`` draws the figures.
 """
 
 from __future__ import annotations

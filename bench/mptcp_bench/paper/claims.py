@@ -12,7 +12,7 @@ from .measurements import COLUMNS, Found, Trial, values
 MARGIN = 0.05
 """Non-inferiority margin: the largest accepted loss, as a share, for "no less"."""
 SATURATED_SHARE = 0.95
-"""From this share of the goodput with an ample buffer on, a larger buffer no longer helps."""
+"""A buffer is large enough if it gives at least this share of the goodput with an ample buffer."""
 MAX_LOWER_RATIO = 0.99
 """Maximum ratio of two rates at which the first is "lower" than the second."""
 MIN_LOSS = 0.0005
@@ -31,7 +31,7 @@ SLIGHT_SECONDS = 0.5
 ON_TIME_SHARE = 0.1
 """A cap that is in force after this share of the transfer's duration counts as in force from the transfer's start."""
 MORE_FACTOR, LESS_FACTOR = 1.05, 0.95
-"""A rate is "more" or "less" than another if it differs by this factor."""
+"""Minimum ratio of two rates at which the first is "more" than the second; maximum ratio at which it is "less"."""
 MIN_FULL_SHARE = 0.9
 """Wi-Fi counts as full if it carries this share of its unthrottled rate."""
 
@@ -41,11 +41,11 @@ QUANTITIES: dict[str, tuple[str, str, float]] = {
     "rate_both": ("both paths on the wire, steady", " Mbit/s", 1e-6),
     "until_cap": ("time until the cap or the end", " ms", 1e3),
 }
-"""Name and unit in texts, and the factor from SI units, of the values that no column shows."""
+"""Values that no column shows: their names and units in texts, and factors from SI units."""
 
 
 class Figure:
-    """The downloads of a figure by the keys of their trials."""
+    """The measured downloads of a figure, by the keys of their trials."""
 
     def __init__(self, found: Found) -> None:
         self.trials: Mapping[str, Trial] = {trial.key: trial for trial in found.cells}
@@ -80,7 +80,7 @@ class Figure:
         sample = tuple(scale * (value - minus) for value in self.values(key, name))
         return condition(what, sample, unit, least, most, "mean", reference)
 
-    def each(self, key: str, name: str) -> Claim:
+    def claim_of_each(self, key: str, name: str) -> Claim:
         """Return the claim that *name* is true of each download of *key*."""
         return condition(f"{_quantity(name)[0]}, {self.trials[key]}", self.values(key, name), least=1, by="each")
 
@@ -96,17 +96,17 @@ def _quantity(name: str) -> tuple[str, str, float]:
 def _fig2(figure: Figure) -> Iterator[Verdict]:
     yield judged(
         "The server does not know Multipath TCP: the client's attempt fails and one plain TCP connection carries all.",
-        [figure.each("tcp-ethernet", "fell_back"), figure.each("tcp-wifi", "fell_back")],
+        [figure.claim_of_each("tcp-ethernet", "fell_back"), figure.claim_of_each("tcp-wifi", "fell_back")],
     )
     # On real hosts, a link's rate is known only if the user stated it.
-    of_links = [
+    link_claims = [
         figure.claim(key, "goodput", least=0.85 * trial.link, most=trial.link)
         for key, trial in figure.trials.items()
         if trial.link is not None
     ]
     yield judged(
         "Each interface gives its own link's throughput; Ethernet several times that of Wi-Fi (Figure 2).",
-        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=2), *of_links],
+        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=2), *link_claims],
     )
 
 
@@ -187,7 +187,7 @@ def _fig5(figure: Figure) -> Iterator[Verdict]:
 
 
 def _fig6(figure: Figure) -> Iterator[Verdict]:
-    capped, first_capped = figure.each("repeated", "capped"), figure.each("first", "capped")
+    capped, first_capped = figure.claim_of_each("repeated", "capped"), figure.claim_of_each("first", "capped")
     yield judged(
         "The first transfer runs for a while before the queueing disciplines are configured, a repeated one does not.",
         [
@@ -221,14 +221,14 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             ],
         ),
     )
-    relieved = figure.claim("repeated", "share_ethernet", "free", most=LESS_FACTOR)
-    on_time = ("repeated", "time_to_throttle", ("repeated", "duration"))
+    less_on_ethernet = figure.claim("repeated", "share_ethernet", "free", most=LESS_FACTOR)
+    cap_delay = ("repeated", "time_to_throttle", ("repeated", "duration"))
     yield judged(
         "A repeated transfer finds the policy installed and is throttled without the first one's overhead.",
         [
             capped,
-            relieved,
-            figure.claim(*on_time, most=ON_TIME_SHARE),
+            less_on_ethernet,
+            figure.claim(*cap_delay, most=ON_TIME_SHARE),
             figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE_SECONDS, least=1),
         ],
         Reason(
@@ -236,8 +236,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             "loaded.",
             [
                 capped,
-                relieved,
-                figure.claim(*on_time, most=ON_TIME_SHARE),
+                less_on_ethernet,
+                figure.claim(*cap_delay, most=ON_TIME_SHARE),
                 figure.claim("first", "until_cap", most=AT_ONCE_SECONDS),
             ],
         ),
@@ -246,8 +246,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             "before the rate falls.",
             [
                 capped,
-                relieved,
-                figure.claim(*on_time, least=ON_TIME_SHARE),
+                less_on_ethernet,
+                figure.claim(*cap_delay, least=ON_TIME_SHARE),
                 figure.claim("repeated", "time_to_throttle", most=SOFT_CAP_SECONDS),
                 figure.claim("repeated", "before_cap", ("free", "rate_ethernet"), least=0.8),
             ],
@@ -266,22 +266,22 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
 
 
 def _fig7(figure: Figure) -> Iterator[Verdict]:
-    capped = figure.each("throttled", "capped")
+    capped = figure.claim_of_each("throttled", "capped")
     cap = figure.trials["throttled"].cap
     yield judged(
         "Ethernet is held at the limit that the operator chose.",
         [capped, figure.claim("throttled", "rate_ethernet", least=0.95 * cap, most=1.05 * cap)],
     )
-    moved = figure.claim("throttled", "share_wifi", "free", least=MORE_FACTOR)
+    more_on_wifi = figure.claim("throttled", "share_wifi", "free", least=MORE_FACTOR)
     yield judged(
         "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.",
-        [capped, moved, figure.claim("throttled", "rate_wifi", "free", least=MORE_FACTOR)],
+        [capped, more_on_wifi, figure.claim("throttled", "rate_wifi", "free", least=MORE_FACTOR)],
         Reason(
             "The share of Wi-Fi rises as the paper says. Its throughput cannot rise, because Wi-Fi is full without a "
             "throttle, too (Figure 3).",
             [
                 capped,
-                moved,
+                more_on_wifi,
                 figure.claim("free", "rate_wifi", "tcp-wifi", least=LESS_FACTOR),
                 figure.claim("throttled", "rate_wifi", "free", least=MIN_FULL_SHARE),
             ],

@@ -38,10 +38,10 @@ WORKLOADS = (SMALL, SLOW_ORIGIN, BULKY, UPLOADS)
 
 
 class Converter:
-    """Origin and proxy on a lab, whose proxy is measured."""
+    """Measures the proxy of a lab, between the lab's client and origin."""
 
     def __init__(self, hosts: Lab, settings: Settings, check_emulation: Callable[[], None]) -> None:
-        """Start both. Raises TestbedError."""
+        """Start origin and proxy. Raises TestbedError."""
         self._lab, self.check_emulation = hosts, check_emulation
         # The link of a real origin cannot be shaped.
         self._workloads = [w for w in WORKLOADS if settings.inventory is None or w.origin_rate is None]
@@ -51,7 +51,7 @@ class Converter:
         self._proxy = start_proxy(hosts.proxy, hosts.proxy.write("conversion-squid.conf", configuration))
 
     def measure(self, turn: Turn[str]) -> dict[str, Delays]:
-        """Send the requests of all workloads. Raises TestbedError if they are not a data point."""
+        """Send the requests of all workloads. Raises TestbedError if the run is not a data point."""
         multipath = turn.cell == claims.MPTCP
         measured = {
             each: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)
@@ -69,8 +69,8 @@ def delays(found: Mapping[Workload, Sequence[Exchange]]) -> dict[str, tuple[floa
     small = found[SMALL]
     seconds: dict[str, Sequence[float]] = {
         claims.SYN: [e.syn for e in small],
-        claims.WHOLE: [e.syn_whole for e in small],
-        claims.OWN_SYN: [e.syn_own for e in small],
+        claims.SYN_AFTER_SYN: [e.syn_after_syn for e in small],
+        claims.SYN_AFTER_REQUEST: [e.syn_after_request for e in small],
         claims.ANSWER: [e.answer for e in small],
         claims.REQUEST: [e.request for e in small],
         claims.RESPONSE: [value for e in small for value in e.down],

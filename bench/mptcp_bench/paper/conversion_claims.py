@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about Table 1, and whether they hold here. Pure.
 
-Two delays are compared by one median per repetition. A single median of all segments would hide how much the
+Delays are compared by the median of each repetition. One median of all segments would hide how much the
 repetitions vary.
 """
 
@@ -20,14 +20,14 @@ SAME_FACTOR = 2.0
 """A median within this factor of the paper's counts as the same, because the machines are ten years apart."""
 MPTCP, TCP = "Multipath TCP", "plain TCP"
 """The client's protocol."""
-ANSWER, OWN_SYN = "SYN+ACK", "SYN, after the request"
-SYN, WHOLE = "SYN, after the client's handshake", "SYN, after the client's SYN"
+ANSWER, SYN_AFTER_REQUEST = "SYN+ACK", "SYN, after the request"
+SYN, SYN_AFTER_SYN = "SYN, after the client's handshake", "SYN, after the client's SYN"
 REQUEST, RESPONSE = "short request", "short response"
 UPLOAD, DOWNLOAD, BULK = "upload", "download, origin the slower", "download, client the slower"
-KINDS = (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK)
+KINDS = (SYN, SYN_AFTER_SYN, SYN_AFTER_REQUEST, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK)
 """Kinds of segments."""
 _SYN, _DATA = 8.5146, 23.3956
-PAPER_MS: Mapping[str, float] = {SYN: _SYN, WHOLE: _SYN} | dict.fromkeys(
+PAPER_MS: Mapping[str, float] = {SYN: _SYN, SYN_AFTER_SYN: _SYN} | dict.fromkeys(
     (REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK), _DATA
 )
 """Milliseconds of the paper's Table 1 (0.0078341 + 0.0006805 s, and 0.0153311 + 0.0080645 s), by kind of segment."""
@@ -64,18 +64,18 @@ def _ratio(found: Found, kind: str, other: str, least: float = 1.0) -> Claim:
     return condition(what, medians(found, kind), "", least, None, "mean", medians(found, other))
 
 
-def _compare_with_paper(paper: str, found: Found, kinds: Sequence[str], note: str) -> Verdict:
-    """Return the verdict that the delay of *kinds* is the paper's. If ours is shorter, the reason ends with *note*."""
-    slower = max(kinds, key=lambda kind: fmean(medians(found, kind) or (0.0,)))
+def _compare_with_paper(statement: str, found: Found, kinds: Sequence[str], note: str) -> Verdict:
+    """Judge whether the longest delay of *kinds* is the paper's. *note* ends the reason for a shorter delay."""
+    slowest = max(kinds, key=lambda kind: fmean(medians(found, kind) or (0.0,)))
     idle = tuple(each.least_idle for each in found.of(MPTCP, part=SYN) if each.least_idle is not None)
     return judged(
-        paper,
-        [_claim(found, slower, least=PAPER_MS[slower] / SAME_FACTOR, most=PAPER_MS[slower] * SAME_FACTOR)],
+        statement,
+        [_claim(found, slowest, least=PAPER_MS[slowest] / SAME_FACTOR, most=PAPER_MS[slowest] * SAME_FACTOR)],
         Reason(
             "The paper's proxy was a guest of ESXi, short of memory and processor time, as its authors say. Our proxy "
             f"is faster, and its busiest processor was partly idle. {note}",
             [
-                _claim(found, slower, most=PAPER_MS[slower] / SAME_FACTOR),
+                _claim(found, slowest, most=PAPER_MS[slowest] / SAME_FACTOR),
                 condition("idle share of the busiest processor", idle, least=MIN_IDLE_SHARE, by="mean"),
             ],
         ),
@@ -105,7 +105,7 @@ def verdicts(found: Found) -> Iterator[Verdict]:
         Reason(
             "Squid sends the SYN only after it has read and understood the whole request. So the SYN also depends on "
             "the application, which does more work for it than for content, which is only copied.",
-            [_ratio(found, OWN_SYN, UPLOAD)],
+            [_ratio(found, SYN_AFTER_REQUEST, UPLOAD)],
         ),
     )
     yield judged(

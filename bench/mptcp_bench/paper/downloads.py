@@ -17,7 +17,7 @@ from .measurements import Download, Trial, numbers_of
 from .settings import ETHERNET, WIFI, Settings
 
 MAX_SLOWDOWN = 4.0
-"""A download is aborted after this multiple of the time that its path, or Wi-Fi, needs alone, plus 20 s."""
+"""A download is aborted after this multiple of the time on its path, or on Wi-Fi if it uses both, plus 20 s."""
 
 
 def check(trial: Trial, seen: Observation, digest: str) -> None:
@@ -87,7 +87,7 @@ class Downloads:
         try:
             source = lab.client.address(lab.path(trial.path).device) if trial.path else None
         except KeyError as error:
-            # The interface has lost its address; the argument is the message.
+            # The interface has lost its address. The first argument is the message; str() would quote it.
             raise TestbedError(str(error.args[0])) from None
         proxy = None if trial.path else self._proxy
         argv = wget(self._origin.url(name), proxy=proxy, source=source, multipath=True)

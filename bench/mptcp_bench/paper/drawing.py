@@ -12,7 +12,7 @@ from mptcp_lab.testbed.recorder import rates
 
 from .. import style
 from ..experiments.tables import mean
-from ..statistics import fmean, of_median
+from ..statistics import fmean, median_item
 from . import PAPER
 from .measurements import Download, Found, Trial, values
 
@@ -44,9 +44,9 @@ def draw_rates(axes: Any, found: Found, trial: Trial) -> None:
         payload + counted(len(downloads), "run"), (0, 1), xycoords="axes fraction", xytext=(0, 6),
         textcoords="offset points", fontsize=9, color=style.MUTED, annotation_clip=False,
     )  # fmt: skip
-    style.dress(axes, "seconds since the request", "Mbit/s")
+    style.label_axes(axes, "seconds since the request", "Mbit/s")
     sampled = [each for each in downloads if each.samples]
-    chosen = of_median(sampled, lambda each: each.goodput or 0.0) if sampled else None
+    chosen = median_item(sampled, lambda each: each.goodput or 0.0) if sampled else None
     for each in downloads:
         times, paths = rates_of(trial, each)
         for path, rate in paths.items():

@@ -22,14 +22,14 @@ from .downloads import Downloads
 from .measurements import COLUMNS, MB, Download, Found, Trial
 from .settings import ETHERNET, WIFI, Settings, build_lab, check_host
 
-MAX_SHORT = 40 * MB
+MAX_SHORT_SIZE = 40 * MB
 ETHERNET_ALONE = Trial("tcp-ethernet", "TCP, Ethernet alone", 90 * MB, path=ETHERNET)
 WIFI_ALONE = Trial("tcp-wifi", "TCP, Wi-Fi alone", 20 * MB, path=WIFI)
 BASELINES = tuple(replace(trial, kind="baseline") for trial in (ETHERNET_ALONE, WIFI_ALONE))
 LARGE_BUFFER = 720_000
-"""Larger receive buffer of Figure 4 in bytes, with which Figure 5 is measured."""
+"""Bytes of the larger receive buffer of Figure 4, and of the receive buffer of Figure 5."""
 AMPLE_BUFFER = 1_440_000
-"""Minimum size, in bytes, of the buffer with which Figure 4 compares the computed one."""
+"""Minimum bytes of the ample receive buffer, with which Figure 4 compares the computed buffer."""
 TABLE: Table[Any, Any] = Table(
     "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), (CELL,), transposed=True
 )
@@ -39,7 +39,7 @@ def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
     """Return the downloads of each repetition."""
     cells = []
     for trial in trials:
-        size = min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size
+        size = min(trial.size // 3, MAX_SHORT_SIZE) if chosen.short and trial.size > 5 * MB else trial.size
         cell = replace(trial, size=size, cap=chosen.cap if trial.throttled else 0)
         if trial.path and chosen.is_known(trial.path):
             cell = replace(cell, link=chosen.rate(trial.path), rtt=chosen.path(trial.path).rtt)
@@ -48,7 +48,7 @@ def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
 
 
 def _cells_of_figure_4(chosen: Settings) -> list[Trial]:
-    """Return the downloads. One has the buffer that the paper's formula requires, if the formula has a value."""
+    """Return the downloads of Figure 4. If the paper's formula has a value, the last one has the computed buffer."""
     cells = _cells(BUFFERS, chosen)
     if (needed := chosen.buffer_needed) is not None:
         title = f"buffer {needed / MB:g} MB"

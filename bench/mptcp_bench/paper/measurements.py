@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The downloads of Figures 2 to 7, and the numbers that a download's observation has. Pure."""
+"""The downloads of Figures 2 to 7, and the numbers that are computed from an observed download. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..experiments.columns import Column, Results, columns_of, figure, for_pictu
 
 MB = 1_000_000
 SETTLE_SECONDS = 1.0
-"""Seconds at the start of a download that rates do not include; at most a quarter of the download."""
+"""Seconds at the start of a download that steady rates exclude; at most a quarter of the download."""
 THROTTLED_SETTLE_SECONDS = 5.0
 """The same for a cap that begins during the transfer; at most half of the transfer."""
 WINDOW_SECONDS = 0.1
@@ -28,7 +28,7 @@ TOLERANCE_FACTOR = 1.5
 CONFIRMED_SECONDS = 0.2
 """Seconds that a transfer must stay below its cap to count as capped. A transfer that ends earlier does not count."""
 MIN_CARRIED_SHARE = 0.2
-"""Minimum rate of a capped path, as a share of its cap, because an idle path shows nothing about the cap."""
+"""A path that carries less than this share of its cap does not show whether the cap is in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Download:
     """One download: numbers in SI units. A number is None if it was not measured."""
 
     fell_back: bool
-    """Whether the connection fell back to plain TCP. A direct download that did not has no other values."""
+    """Whether the connection fell back to plain TCP. If a direct download did not, it has no other values."""
     goodput: float | None = figure("goodput, Mbit/s", None, scale=1e-6)
     duration: float | None = figure("completion time, s", None, digits=3)
     share_ethernet: float | None = figure("share of Ethernet, %", None, scale=100, digits=1)
@@ -123,7 +123,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
         return None
     samples = [s for s in seen.samples if s.time <= seen.ended]
     times, bits = np.array([s.time for s in samples]), np.array([8 * s.octets[path] for s in samples])
-    # The number of the last sample of each window, for each of its first samples.
+    # For the window that begins at each sample: the index of the window's last sample.
     lasts = np.searchsorted(times, times + WINDOW_SECONDS - 1e-3)
     firsts = np.flatnonzero(lasts < len(times))
     lasts = lasts[firsts]
@@ -141,10 +141,10 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     return None if bits[-1] - bits[carried[0]] < MIN_CARRIED_SHARE * cap * seconds else start - seen.joined
 
 
-def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Download:
-    """Return the numbers of an observed download. Raises TooFewSamples if the download was too short.
+def numbers_of(trial: Trial, seen: Observation, usages: Sequence[Usage]) -> Download:
+    """Return the numbers of the observed download *seen*. Raises TooFewSamples if the download was too short.
 
-    *used* is the processor usage of each host.
+    *usages* has the processor usage of each host.
     """
     if trial.path and not seen.protocol.fallbacks:
         return Download(fell_back=False)
@@ -163,7 +163,7 @@ def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Downlo
         taken = time_to_throttle(seen, "ethernet", trial.cap)
         numbers |= {"capped": float(taken is not None), "time_to_throttle": taken}
         if taken is not None and seen.joined is not None:
-            # If the cap came at once, or within such a window, no rate before the cap can be measured.
+            # If the cap was in force at once, or within WINDOW_SECONDS, no rate before the cap can be measured.
             with suppress(TooFewSamples):
                 until = seen.joined + taken
                 numbers["before_cap"] = greatest_rate(seen.samples, "ethernet", WINDOW_SECONDS, seen.joined, until)
@@ -172,7 +172,7 @@ def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Downlo
         goodput=seen.goodput,
         duration=seen.ended,
         joined=seen.joined,
-        least_idle=min((each.least_idle for each in used if each.least_idle is not None), default=None),
+        least_idle=min((each.least_idle for each in usages if each.least_idle is not None), default=None),
         samples=seen.samples,
         **numbers,
     )

@@ -81,7 +81,7 @@ class Settings:
         'loss towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott', "0%", parse_loss, name="wifi.loss"
     )
     cap: int = parameter("rate to which the throttler limits Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)
-    repetitions: int = parameter("number of runs of each cell; 0: the number of the figure", "0", whole(0, 1000))
+    repetitions: int = parameter("runs of each download; 0: as many as the figure needs", "0", whole(0, 1000))
     short: bool = parameter("smaller files, fewer cells and runs", "no", yes_or_no, quick="yes")
     inventory: Path | None = parameter("file of real hosts, by ssh, instead of namespaces", None, Path)  # noqa: RUF009
 
@@ -135,7 +135,7 @@ def check_host(chosen: Settings) -> None:
 
 @contextmanager
 def build_lab(chosen: Settings, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
-    """Build the paper's testbed, or connect to the real hosts. Yield also a function that checks the emulation."""
+    """Build the paper's testbed, or connect to the real hosts. Yield it with a function that checks the emulation."""
     if chosen.inventory is not None:
         with remote_lab(read_inventory(chosen.inventory)) as hosts:
             yield hosts, lambda: None

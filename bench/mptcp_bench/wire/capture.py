@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Capture TCP segments with tcpdump(8) on several interfaces of one host, so that all time stamps are from one clock.
 
-Each packet is cut to headers, TCP options and a request line. ``-U`` and ``--immediate-mode`` are not used: they
+Each packet is cut after its headers and a request line. ``-U`` and ``--immediate-mode`` are not used: they
 would wake tcpdump for each packet on the measured processor. A capture that dropped a packet is void. On a host whose
 interfaces coalesce segments (GRO, TSO), the time stamps are those of the coalesced segments. The throttler's module
 ``replay`` reads the capture files.
@@ -31,13 +31,13 @@ SNAPSHOT = 320
 BUFFER = 16_384
 """Size of the kernel's capture buffer in KiB."""
 DRAIN_SECONDS = 1.5
-"""Time in which tcpdump reads the packets that the kernel still holds. Its read timeout is a second."""
+"""Seconds in which tcpdump, with its read timeout of a second, reads the packets that the kernel still holds."""
 _DROPPED = re.compile(r"^(\d+) packets? dropped by (?:kernel|interface)$", re.MULTILINE)
 _numbers = count(1)
 
 
 class CaptureError(TestbedError):
-    """A capture that cannot be read, or that lacks what it should contain. The message is one line."""
+    """A capture cannot be read, or is incomplete. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Packet:
     """The captured part of the payload."""
 
 
-def dropped(output: str) -> int | None:
+def dropped_packets(output: str) -> int | None:
     """Return the number of dropped packets in tcpdump's final *output*; None if the output does not contain it."""
     counts = _DROPPED.findall(output)
     return sum(map(int, counts)) if counts else None
@@ -73,7 +73,7 @@ def device_towards(host: Host, address: str) -> str:
 
 
 @contextmanager
-def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
+def capture_segments(host: Host, devices: Sequence[str], expression: str) -> Iterator[list[Packet]]:
     """Capture *expression*, pcap-filter(7), on *devices*. Raises CaptureError.
 
     The yielded list, which is not sorted, is filled when the context ends.
@@ -93,7 +93,7 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
         time.sleep(DRAIN_SECONDS)
         for file, process in running:
             process.stop()
-            if dropped(process.output()) != 0:
+            if dropped_packets(process.output()) != 0:
                 raise CaptureError(f"{process.name} on {host.name} failed or dropped packets{process.tail()}")
             packets += read_capture(host.read(file), f"{host.name}:{file.stem}")
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The time that the proxy takes to convert MPTCP to TCP and back: intervals from the connections of both sides. Pure.
+"""Compute the time that the proxy takes to convert MPTCP to TCP and back, from the connections of both sides. Pure.
 
 The target in the first line (RFC 9112, 3.2) connects a client's request with the proxy's request to the origin. So each
 request needs its own target, and its own connection on both sides. The header sections of the two sides differ, but a
@@ -18,7 +18,7 @@ from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
 REQUEST_LINE = re.compile(rb"[A-Z]+ (?:http://[!-.0-~]+)?(/[!-~]*) HTTP/[0-9.]+\r\n")
-"""Its group is the target, without scheme and host."""
+"""The group is the request's target, without scheme and host."""
 MAX_HEADER_SIZE = 16_384
 """Maximum bytes of a header section. If more bytes precede the body, the stream is not one response to one request."""
 
@@ -42,9 +42,9 @@ class Exchange:
     """Seconds from the client's SYN to the SYN+ACK, in which only the proxy's kernel works."""
     syn: float
     """Seconds from the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
-    syn_whole: float
+    syn_after_syn: float
     """Seconds from the client's SYN to the SYN to the origin."""
-    syn_own: float
+    syn_after_request: float
     """Seconds from the request's header section to the SYN to the origin: the proxy's own time."""
     request: float
     """Seconds from the client's header section to the header section that the proxy sends to the origin, including the
@@ -78,8 +78,8 @@ def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], si
             found[name] = connection
     if missing := [name for name in bodies if name not in found]:
         raise CaptureError(
-            f"{len(missing)} of {len(bodies)} requests, such as {missing[0]}, open no connection of their own with "
-            f"{side}: connections are used again, or the capture has gaps"
+            f"{len(missing)} of {len(bodies)} requests, such as {missing[0]}, have no connection of their own with "
+            f"{side}: connections are persistent, or the capture has gaps"
         )
     return found
 
@@ -96,13 +96,13 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
         subflows=client.subflows,
         answer=NANOSECOND * (client.syn_ack - client.syn),
         syn=NANOSECOND * (origin.syn - client.ack),
-        syn_whole=NANOSECOND * (origin.syn - client.syn),
-        syn_own=NANOSECOND * (origin.syn - complete),
+        syn_after_syn=NANOSECOND * (origin.syn - client.syn),
+        syn_after_request=NANOSECOND * (origin.syn - complete),
         request=NANOSECOND * (sent - complete),
         up=up,
         down=down,
     )
-    shortest = min(exchange.answer, exchange.syn, exchange.syn_own, exchange.request, *up, *down)
+    shortest = min(exchange.answer, exchange.syn, exchange.syn_after_request, exchange.request, *up, *down)
     if shortest < 0:
         raise CaptureError(f"request {name}: a segment was sent {-shortest:.9f} s before it arrived")
     return exchange
@@ -115,7 +115,7 @@ def _relay_delays(name: str, arrivals: Stream, departures: Stream, body: int) ->
     """
     for side, stream in (("in", arrivals), ("out", departures)):
         if not body < stream.total <= body + MAX_HEADER_SIZE:
-            raise CaptureError(f"{name}: {stream.total} bytes {side}, which are no header section and {body} bytes")
+            raise CaptureError(f"{name}: {stream.total} bytes {side} are not a header section and {body} bytes")
     header, shift = arrivals.total - body, departures.total - arrivals.total
     try:
         departures.readable_time(departures.total - 1)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Combine captured segments to connections, each with the times of its handshake and of each byte.
+"""Combine captured segments into connections, each with the times of its handshake and of each byte.
 
 All subflows of a client's MPTCP connection belong to one connection here. A join's SYN carries the proxy's token
 (RFC 8684, 3.2). A byte's offset in the stream is its data sequence number, by the mapping of its subflow (3.3.1), or
-TCP's sequence number in a plain connection. Only version 1 is supported. Retransmissions and reinjections are ignored:
-only the first time that a byte is seen counts.
+TCP's sequence number in a plain connection. Only MPTCP version 1 is supported. Retransmissions and reinjections are
+ignored: only the first time that a byte is seen counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .capture import ACK, SYN, CaptureError, Packet
 
 _MASK_32, _MASK_64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1
-"""Direction of a stream: from the end that opened the connection, and to this end."""
+"""Direction of a stream: from the end that opened the connection, or to this end."""
 
 
 class Stream:
@@ -27,8 +27,8 @@ class Stream:
     def __init__(self) -> None:
         self._segments: list[tuple[int, int, int]] = []
         """Start, end (the number after the last byte) and time of each segment, in order of time."""
-        self._read: list[tuple[int, int]] = []
-        """For steps through the stream: the end, and the time at which all bytes before this end had arrived."""
+        self._arrivals: list[tuple[int, int]] = []
+        """Offsets in steps through the stream, each with the time at which all bytes before it had arrived."""
 
     @property
     def total(self) -> int:
@@ -38,28 +38,28 @@ class Stream:
     def add(self, start: int, end: int, time: int) -> None:
         """Add the bytes of a segment, *start* to before *end*. Segments must be added in order of time."""
         self._segments.append((start, end, time))
-        self._read = []
+        self._arrivals = []
 
     def first_time(self, offset: int) -> int:
         """Return the time at which the byte at *offset* was first seen. Raises CaptureError if it is missing."""
-        return self._first(offset)[1]
+        return self._first_segment(offset)[1]
 
     def readable_time(self, offset: int) -> int:
         """Return the time from which a reader can have the byte at *offset* and all before it. Raises CaptureError."""
-        if not self._read:
+        if not self._arrivals:
             end = latest = 0
             while end < self.total:
-                end, time = self._first(end)
+                end, time = self._first_segment(end)
                 latest = max(latest, time)
-                self._read.append((end, latest))
-        self._first(offset)
-        return next(time for end, time in self._read if offset < end)
+                self._arrivals.append((end, latest))
+        self._first_segment(offset)
+        return next(time for end, time in self._arrivals if offset < end)
 
     def segment_ends(self, offset: int) -> list[int]:
-        """Return the ends after *offset* of all segments, except those that repeat a byte which was seen before."""
+        """Return the ends after *offset* of all segments, except of those whose last byte was seen before."""
         return sorted(end for _, end, time in self._segments if end > offset and self.first_time(end - 1) == time)
 
-    def _first(self, offset: int) -> tuple[int, int]:
+    def _first_segment(self, offset: int) -> tuple[int, int]:
         """Return end and time of the first segment with the byte at *offset*. Raises CaptureError."""
         for start, end, time in self._segments:
             if start <= offset < end:
@@ -87,24 +87,24 @@ class Connection:
     """The captured beginning of the client's data."""
     up: Stream = field(default_factory=Stream)
     down: Stream = field(default_factory=Stream)
-    _origins: list[int | None] = field(default_factory=lambda: [None, None])
+    _first_sequences: list[int | None] = field(default_factory=lambda: [None, None])
     """Data sequence number of each direction's first byte."""
 
     def learn_key(self, direction: int, option: MpCapable) -> None:
-        if option.sender_key is not None and self._origins[direction] is None:
-            self._origins[direction] = (initial_data_sequence(option.sender_key) + 1) & _MASK_64
+        if option.sender_key is not None and self._first_sequences[direction] is None:
+            self._first_sequences[direction] = (initial_data_sequence(option.sender_key) + 1) & _MASK_64
 
     def offset(self, direction: int, sequence: int, octets: int) -> int | None:
         """Return the stream offset of a data sequence number of 4 or 8 *octets*; None if the key is not known yet."""
-        origin = self._origins[direction]
+        origin = self._first_sequences[direction]
         return None if origin is None else (sequence - origin) & (_MASK_64 if octets == 8 else _MASK_32)
 
 
 @dataclass(frozen=True, slots=True)
 class _Mapping:
-    """Bytes of a subflow, numbered from its SYN, and their offset in the connection's stream."""
+    """*length* bytes of a subflow from byte *first* on (its SYN is 0), and the stream offset of the first byte."""
 
-    subflow: int
+    first: int
     length: int
     offset: int
 
@@ -129,12 +129,12 @@ class _Flow:
             if self.is_initial:
                 connection.ack = packet.time
         if connection.multipath:
-            self._map(direction, packet)
+            self._learn_mapping(direction, packet)
         if not packet.length or self.sequences[direction] < 0:
             return
         # Numbers count from the SYN, which is 0, so that the first byte is 1.
         number = (packet.sequence - self.sequences[direction]) & _MASK_32
-        start = self._offset(direction, number) if connection.multipath else number - 1
+        start = self._stream_offset(direction, number) if connection.multipath else number - 1
         connection.fell_back |= start is None
         if start is None or start < 0:  # A keep-alive probe is before the first byte.
             return
@@ -143,7 +143,7 @@ class _Flow:
         stream = connection.up if direction == UP else connection.down
         stream.add(start, start + packet.length, packet.time)
 
-    def _map(self, direction: int, packet: Packet) -> None:
+    def _learn_mapping(self, direction: int, packet: Packet) -> None:
         connection, mappings = self.connection, self.mappings[direction]
         new = None
         for option in packet.options:
@@ -160,10 +160,10 @@ class _Flow:
         if new is not None and (not mappings or mappings[-1] != new):
             mappings.append(new)
 
-    def _offset(self, direction: int, number: int) -> int | None:
+    def _stream_offset(self, direction: int, number: int) -> int | None:
         """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
         for mapping in reversed(self.mappings[direction]):
-            distance = (number - mapping.subflow) & _MASK_32
+            distance = (number - mapping.first) & _MASK_32
             if distance < mapping.length:
                 return mapping.offset + distance
         return None
@@ -188,14 +188,14 @@ class Leg:
         else:
             return
         if direction == UP and packet.flags & (SYN | ACK) == SYN:
-            self._open(key, packet)
+            self._process_syn(key, packet)
         elif (flow := self._flows.get(key)) is not None:
             if direction == DOWN and packet.flags & SYN:
-                self._answer(flow, packet)
+                self._process_syn_ack(flow, packet)
             else:
                 flow.add(direction, packet)
 
-    def _open(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
+    def _process_syn(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
         earlier = self._flows.get(key)
         if earlier is not None and earlier.sequences[UP] == packet.sequence:
             return  # The SYN was retransmitted.
@@ -208,7 +208,7 @@ class Leg:
         if connection is not None:  # Otherwise, the connection was opened before the capture.
             self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
 
-    def _answer(self, flow: _Flow, packet: Packet) -> None:
+    def _process_syn_ack(self, flow: _Flow, packet: Packet) -> None:
         if flow.sequences[DOWN] >= 0:
             return
         flow.sequences[DOWN] = packet.sequence
@@ -232,7 +232,7 @@ def follow(packets: Iterable[Packet], *legs: Leg) -> None:
 
 
 def forwarded_packets(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
-    """Return each segment of *packets* that was captured on both sides of a router, with the seconds between."""
+    """Return each segment of *packets* that was captured before and after a router, with the seconds in between."""
     waiting: dict[tuple[object, ...], Packet] = {}
     found = []
     for packet in sorted(packets, key=lambda packet: packet.time):

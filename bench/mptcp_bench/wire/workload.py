@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests of a client, one after another, each on its own connection, and the proxy's time for each request.
+"""Send requests one after another, each on its own connection, and measure the proxy's time for each.
 
 tcpdump on the proxy's host records the time of each packet on both sides, from which ``exchanges`` computes intervals.
 """
@@ -18,13 +18,13 @@ from mptcp_lab.testbed.host import Host, Lab
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, mptcp_command
 from mptcp_lab.testbed.transfer import Added, Protocol, processors_of
 
-from .capture import captured, device_towards
+from .capture import capture_segments, device_towards
 from .exchanges import Body, Exchange, exchanges
 from .streams import Leg, follow
 
 ORIGIN_PORT = 80
 REQUEST_TIMEOUT = 20
-PACE = 40
+MAX_PER_SECOND = 40
 """Maximum number of requests per second. Each request waits until the previous one has ended."""
 _numbers = count(1)
 
@@ -59,7 +59,7 @@ def measure(
     with ExitStack() as stack:
         if workload.origin_rate is not None:
             stack.enter_context(_slow_origin(lab, workload.origin_rate))
-        packets = stack.enter_context(captured(lab.proxy, tuple(devices), expression))
+        packets = stack.enter_context(capture_segments(lab.proxy, tuple(devices), expression))
         added, processors = Added(lab.client, lab.proxy), processors_of(lab.proxy)
         url = f"{origin.url(file)}?{label}-[1-{workload.requests}]"
         send(lab.client, url, workload, multipath=multipath, proxy=proxy)
@@ -85,7 +85,7 @@ def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: 
     *proxy* is the proxy's URL; empty to use no proxy. Raises TestbedError if a request is not answered.
     """
     through = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
-    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{PACE}/s"]
+    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{MAX_PER_SECOND}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)

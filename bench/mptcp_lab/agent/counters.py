@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read the counters of this process's network namespace, once or at a steady pace; see proc(5), nstat(8)."""
+"""Read the counters of this process's network namespace, and call a function periodically; see proc(5), nstat(8)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def read_protocols() -> dict[str, int]:
     return parse_protocols((NET / "snmp").read_text(), (NET / "netstat").read_text())
 
 
-class Paced:
+class PeriodicCalls:
     """A thread that calls *take* every *interval* seconds, from :meth:`start` to :meth:`stop`."""
 
     def __init__(self, take: Callable[[], object], interval: float) -> None:
@@ -64,7 +64,7 @@ class Paced:
         self._take, self._interval = take, interval
         self._stop = threading.Event()
         self._due = 0.0
-        self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="periodic-calls", daemon=True)
 
     def start(self) -> None:
         """Call *take* now and raise its error; then every interval."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Many timed downloads through the proxy, several at the same time, by one process, like a phone's browser.
+"""Make many downloads through the proxy, several at the same time, like a phone's browser, and measure their times.
 
 ``agent.fetch FILE`` reads a JSON object from FILE: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
 ``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the maximum seconds
@@ -27,14 +27,14 @@ from typing import Any
 class Fetcher:
     """Downloads files in threads, each of which has at most one connection."""
 
-    def __init__(self, order: dict[str, Any]) -> None:
-        self._order = order
+    def __init__(self, specification: dict[str, Any]) -> None:
+        self._specification = specification
         self._thread = local()
 
     def run(self) -> list[dict[str, Any]]:
         """Download all files and return the object of each file."""
-        with ThreadPoolExecutor(self._order["at_once"]) as threads:
-            return list(threads.map(lambda file: self._download(*file), self._order["files"]))
+        with ThreadPoolExecutor(self._specification["at_once"]) as threads:
+            return list(threads.map(lambda file: self._download(*file), self._specification["files"]))
 
     def _download(self, name: str, size: int) -> dict[str, Any]:
         began, octets, error = time.monotonic(), 0, None
@@ -48,10 +48,14 @@ class Fetcher:
         return {"name": name, "began": began, "end": time.monotonic(), "octets": octets, "error": error}
 
     def _fetch(self, name: str) -> bytes:
-        kind, (address, port), proxy = self._order["kind"], self._order["target"], self._order["proxy"]
+        kind, (address, port), proxy = (
+            self._specification["kind"],
+            self._specification["target"],
+            self._specification["proxy"],
+        )
         connection: HTTPConnection | None = getattr(self._thread, "connection", None)
         if connection is None:
-            connection = HTTPConnection(proxy[0], proxy[1], timeout=self._order["timeout"])
+            connection = HTTPConnection(proxy[0], proxy[1], timeout=self._specification["timeout"])
             if kind == "connect":
                 connection.set_tunnel(address, port)
         try:

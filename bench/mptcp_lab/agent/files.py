@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The directory of a run, and the files that an origin serves.
+"""Create the directory of a run, and the files that an origin serves.
 
 ``agent.files DIRECTORY NAME=SIZE …`` creates DIRECTORY if necessary, writes the files, and prints a JSON object with
 the SHA-256 of each name. SIZE is in bytes. The content depends only on name and size.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Processes of this host: private mounts, and process trees. Used for namespaces and, by ``server``, for real hosts."""
+"""Start processes with private mounts, and kill process trees, for namespaces and, in ``server``, for real hosts."""
 
 from __future__ import annotations
 

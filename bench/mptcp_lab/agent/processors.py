@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The use of this host's processors between two readings of proc(5) stat and of pressure stall information.
+"""Measure the use of this host's processors between two readings of proc(5) stat and pressure stall information.
 
 Other programs and other guests of the hypervisor (stolen time) may lower the measured rates.
 """
@@ -18,14 +18,14 @@ from .processes import descendants
 
 STAT = Path("/proc/stat")
 PRESSURE = Path("/proc/pressure/cpu")
-_WAITED = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
-_COUNTED = 8
+_WAITED_PATTERN = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
+_COUNTED_FIELDS = 8
 """Number of leading fields in /proc/stat whose sum is the total time. Other fields contain the same time again."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
-_PROGRAMS = 3
+_PROGRAM_FIELDS = 3
 """Number of leading fields with the time that programs used: user, nice, system. Interrupts belong to no program."""
 _TICK = os.sysconf("SC_CLK_TCK")
-_SCHEDULER = 2
+_SCHEDULER_CLOCK = 2
 """Clock type for a process's user and system time, as the scheduler measures it in nanoseconds."""
 
 MAX_STOLEN = 0.05
@@ -63,7 +63,7 @@ class Usage:
 
     @property
     def busy(self) -> bool:
-        """Whether the machine may have caused a low rate. Our own programs may wait for each other."""
+        """Whether the machine may have caused a low rate. Waiting alone shows nothing: our programs may wait, too."""
         waited = self.waiting is None or self.waiting > MAX_WAITING
         contended = waited and self.others is not None and self.others > MAX_OTHERS
         return contended or self.stolen > MAX_STOLEN
@@ -75,10 +75,10 @@ class Usage:
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
-    """Parse /proc/stat and /proc/pressure/cpu. *own*: seconds of our programs."""
+    """Parse /proc/stat and /proc/pressure/cpu. *own* is :attr:`Reading.own`."""
     lines = (line.split() for line in stat.split("\n") if line.startswith("cpu"))
-    ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED}
-    waited = _WAITED.search(pressure or "")
+    ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED_FIELDS}
+    waited = _WAITED_PATTERN.search(pressure or "")
     return Reading(moment, ticks, int(waited.group(1)) if waited else None, own)
 
 
@@ -87,7 +87,7 @@ def usage(before: Reading, after: Reading) -> Usage:
     # A processor that was switched off or on between the readings is in only one of them. zip(strict=) would need
     # Python 3.10.
     passed = {
-        name: [new - old for old, new in zip(ticks, after.ticks[name])][:_COUNTED]  # noqa: B905
+        name: [new - old for old, new in zip(ticks, after.ticks[name])][:_COUNTED_FIELDS]  # noqa: B905
         for name, ticks in before.ticks.items()
         if name in after.ticks
     }
@@ -100,7 +100,7 @@ def usage(before: Reading, after: Reading) -> Usage:
         waiting = (after.waited - before.waited) / 1e6 / seconds
     if before.own is not None and after.own is not None:
         # A process's time is exact, but a processor's is counted in ticks, so the difference may be negative.
-        others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
+        others = max(0.0, sum(ticks[:_PROGRAM_FIELDS]) - (after.own - before.own) * _TICK) / total
     least = min((_idle(each) for each in passed.values() if sum(each) > 0), default=None)
     return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
 
@@ -124,7 +124,7 @@ def process_seconds(pid: int, *, ended: bool = False) -> float:
     The process's own time is exact, clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5).
     Raises OSError if the process does not exist.
     """
-    seconds = time.clock_gettime(~pid << 3 | _SCHEDULER)
+    seconds = time.clock_gettime(~pid << 3 | _SCHEDULER_CLOCK)
     if ended:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         seconds += sum(map(int, fields[13:15])) / _TICK

@@ -14,8 +14,8 @@ Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`
 run        argv, input, timeout              code, out, err when it has ended
 change     argv, timeout, undo               change: the number of the undo command
 start      argv, env, mounts, log            pid; later a line ``{"ended": pid, "code": …}``
-signal     pid, number, tree                 nothing more
-undo       change, timeout                   nothing more
+signal     pid, number, tree                 only the ``id``
+undo       change, timeout                   only the ``id``
 =========  ================================  ====================================================================
 """
 
@@ -46,12 +46,12 @@ PR_SET_CHILD_SUBREAPER = 36
 """Option of prctl(2), from linux/prctl.h."""
 
 
-class Refused(Exception):
+class RequestFailed(Exception):
     """A request failed; the text is for the driver."""
 
 
 def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
-    """Run a command until it ends. After *timeout* seconds, kill it and raise :class:`Refused`."""
+    """Run a command until it ends. After *timeout* seconds, kill it and raise :class:`RequestFailed`."""
     source = subprocess.DEVNULL if text is None else subprocess.PIPE
     child = _start(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -59,23 +59,23 @@ def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         kill_tree(child.pid)
         out, err = child.communicate()
-        raise Refused(f"no end after {timeout:g} s{end_of(out, err)}") from None
+        raise RequestFailed(f"not ended within {timeout:g} s{end_of(out, err)}") from None
     return {"code": child.returncode, "out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
 
 
-def _run_or_refuse(argv: list[str], timeout: float) -> None:
+def _run_or_fail(argv: list[str], timeout: float) -> None:
     done = run(argv, None, timeout)
     if done["code"] != 0:
-        raise Refused(f"exit code {done['code']}{end_of(done['out'], done['err'])}")
+        raise RequestFailed(f"exit code {done['code']}{end_of(done['out'], done['err'])}")
 
 
 def _start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(argv, start_new_session=True, **options)
     except FileNotFoundError:
-        raise Refused(f"the program {argv[0]!r} is not installed") from None
+        raise RequestFailed(f"the program {argv[0]!r} is not installed") from None
     except OSError as error:
-        raise Refused(f"{argv[0]}: {error.strerror}") from None
+        raise RequestFailed(f"{argv[0]}: {error.strerror}") from None
 
 
 class Server:
@@ -108,7 +108,7 @@ class Server:
     def _respond(self, request: dict[str, Any]) -> None:
         try:
             answer = getattr(self, f"_do_{request['do']}")(request)
-        except (Refused, MountError) as reason:
+        except (RequestFailed, MountError) as reason:
             answer = {"error": str(reason)}
         except Exception as error:
             # Answer any error, so that the driver does not wait forever.
@@ -123,7 +123,7 @@ class Server:
             self._count += 1
             # Record the undo command before the change, because undoing a change that was not made is harmless.
             self._undo_commands[self._count] = request["undo"]
-            _run_or_refuse(request["argv"], request["timeout"])
+            _run_or_fail(request["argv"], request["timeout"])
             return {"change": self._count}
 
     def _do_start(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Server:
         return {}
 
     def _undo(self, number: int, timeout: float) -> None:
-        _run_or_refuse(self._undo_commands[number], timeout)
+        _run_or_fail(self._undo_commands[number], timeout)
         # Delete the command only now. If undoing the change has failed, it is tried again at the end.
         del self._undo_commands[number]
 
@@ -178,7 +178,7 @@ class Server:
             for number, argv in reversed(list(self._undo_commands.items())):
                 try:
                     self._undo(number, UNDO_SECONDS)
-                except Refused as reason:
+                except RequestFailed as reason:
                     failures.append(f"{' '.join(argv)}: {reason}")
         failure = remove_tree(self.directory)
         return failures if failure is None else [*failures, failure]

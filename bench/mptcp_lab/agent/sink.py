@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A web server that discards uploads: ``python -m mptcp_lab.agent.sink PORT``.
 
-It answers each PUT with 200 when the whole body has arrived. Apache would need WebDAV for PUT.
+It answers each PUT with 200 when the whole body has arrived. Apache is not used, because it would need WebDAV for PUT.
 """
 
 from __future__ import annotations

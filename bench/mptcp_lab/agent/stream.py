@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Send and receive numbered UDP packets with their times, such as a call, or to count the losses of a path.
+"""Send and receive numbered UDP packets with their times, to simulate a call, or to count the losses of a path.
 
 ``agent.stream send SOURCE ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets with BYTES bytes of payload at an even
 pace.

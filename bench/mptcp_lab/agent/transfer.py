@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One observed download on the client: ``agent.transfer SPECIFICATION RESULT``.
+"""Observe one download on the client: ``agent.transfer SPECIFICATION RESULT``.
 
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
 received bytes are sampled; ``interval`` and ``timeout`` in seconds. The program writes a JSON object with fields of
@@ -70,18 +70,18 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
         devices = counters.read_devices()
         now = time.monotonic()
         samples.append((now, [devices[name][0] for name in specification["devices"]]))
-        # Read the longer of the two files only until the first join.
+        # Read the protocol counters, which takes longer, only until the first join.
         if joined is None and counters.read_protocols().get(JOINED, 0) > before.get(JOINED, 0):
             joined = now
 
-    paced = counters.Paced(take_sample, specification["interval"])
-    paced.start()
+    sampler = counters.PeriodicCalls(take_sample, specification["interval"])
+    sampler.start()
     time.sleep(LEAD_SECONDS)
     result = download(specification["argv"], specification["timeout"])
     time.sleep(LEAD_SECONDS)
-    paced.stop()
-    if paced.error is not None:
-        raise paced.error
+    sampler.stop()
+    if sampler.error is not None:
+        raise sampler.error
     start = result["began"]
     return {
         **result,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Arguments, rules and counters of the path emulator, and of a middlebox on a path. Pure.
+"""Arguments, firewall rules and counters of the path emulator, and of a middlebox on a path. Pure.
 
 The emulator (``native/``) gets the packets that the hop forwards from an NFQUEUE for each direction. The middlebox
-(``native/middlebox/``) gets the hop's IPv4 TCP packets before that, and sends the changed packets. ``testbed.hops``
-builds and runs both.
+(``native/middlebox/``) gets the hop's IPv4 TCP packets before the emulator, and sends the changed packets.
+``testbed.hops`` builds and runs both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUEUES, MIDDLEBOX_QUEUES = {"down": 0, "up": 1}, {"up": 2, "down": 3}
 READY = "ready"
 """The emulator prints this word when it has bound the queues."""
 MAX_LATE_SHARE, MAX_LATE = 0.02, 100
-"""If both this share and this number of packets are exceeded by late packets, the path was not as configured."""
+"""A path was not as configured if more packets were late than this share, and more than this number."""
 _COUNTERS = struct.Struct("=5Q")
 """The layout of ``struct counters`` of native/emulator.c."""
 
@@ -44,7 +44,7 @@ class Counts(NamedTuple):
         return self if before is None else Counts(*(now - then for now, then in zip(self, before, strict=True)))
 
     def fault(self, late_share: float = MAX_LATE_SHARE) -> str | None:
-        """Return how the path differed from its configuration, or None. A share *late_share* of packets may be late."""
+        """Return how the path differed from its configuration, or None. Up to *late_share* of packets may be late."""
         if self.dropped:
             dropped = (
                 f"{self.dropped} of {self.seen + self.dropped} packets were dropped, although this was not configured"
@@ -101,7 +101,7 @@ def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts
 
     Fields 0, 5 and 6 of its lines are a queue's number, and drops because the queue or the socket was full.
     """
-    dropped = {int(f[0]): int(f[5]) + int(f[6]) for f in map(str.split, kernel.splitlines())}
+    dropped = {int(fields[0]): int(fields[5]) + int(fields[6]) for fields in map(str.split, kernel.splitlines())}
     result: dict[str, Counts] = {}
     for number, name in enumerate(impaired_directions(path)):
         seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)

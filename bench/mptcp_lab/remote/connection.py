@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One ssh session with the agent at its other end. Every request and answer goes through it.
+"""One ssh session with the agent on a host, which carries all requests and answers.
 
 The OpenSSH client connects, so that the user's configuration, keys, jump hosts and known hosts apply. The first line
 that is sent contains the agent's folder, which is unpacked into a directory of mkdtemp(3). After that, ``agent.server``
-answers. When this process ends, in any way, the session's input ends, and the agent undoes its changes.
+answers. When this process ends, in any way, the agent's input ends, and the agent undoes all changes on the host.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CONNECT_SECONDS = 30.0
 """Maximum seconds until the agent answers."""
 ANSWER_SECONDS = 30.0
 """Maximum seconds for an answer, beyond the time that the command may take."""
-PYTHON = (3, 9)
-"""Oldest version of Python on the hosts."""
+MIN_PYTHON = (3, 9)
+"""Oldest version of Python that the agent supports."""
 
 _FIRST_OPTIONS = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
 _LAST_OPTIONS = (
@@ -52,7 +52,7 @@ exec "$@" python3 -I -c "$CODE" "$PARENT"
 """Commands that start the agent. With -I, Python ignores the working directory and PYTHON* variables."""
 _CODE = f"""\
 import sys
-if sys.version_info < {PYTHON}: sys.exit("python3 is too old; %d.%d or newer is needed" % {PYTHON})
+if sys.version_info < {MIN_PYTHON}: sys.exit("python3 is too old; %d.%d or newer is needed" % {MIN_PYTHON})
 import base64, io, os, shutil, tempfile, zipfile
 from pathlib import Path
 {inspect.getsource(parent_directory)}
@@ -199,9 +199,9 @@ class Connection:
             self._changed.notify_all()
 
     def request(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
-        """Request the agent to *do* something that may take *timeout* seconds, and return its answer.
+        """Request the agent to *do* an action that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError if the connection is lost, or if the request fails; then the text has *attempt*.
+        Raises TestbedError if the connection is lost, or if the request fails: then the text contains *attempt*.
         """
         number = next(self._numbers)
         self._send(json.dumps({"id": number, "do": do, "timeout": timeout, **fields}).encode())

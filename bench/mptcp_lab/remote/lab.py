@@ -23,7 +23,7 @@ _ENABLED = "net.mptcp.enabled"
 
 @contextmanager
 def remote_lab(inventory: Inventory) -> Iterator[Lab]:
-    """Connect to the hosts of *inventory*, check them, set up the client, and undo all that at the end.
+    """Connect to the hosts of *inventory*, check them, configure client and proxy, and undo this at the end.
 
     Raises TestbedError, with a line for each problem, if a host is unreachable or lacks something.
     """

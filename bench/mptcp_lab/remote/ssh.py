@@ -134,9 +134,7 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
         path = f"{self.role.commands}/{name}" if self.role.commands is not None else name
         program = self.run(["sh", "-c", f"command -v {shlex.quote(path)}"], check=False).stdout.strip()
         if not program:
-            advice = (
-                "is that where it is installed there?" if self.role.commands else "give its directory as 'commands'"
-            )
+            advice = "check 'commands' in the inventory" if self.role.commands else "give its directory as 'commands'"
             raise TestbedError(f"{self.role}: there is no program {path}; {advice}")
         return program
 

@@ -3,7 +3,7 @@
 
 ``python -m mptcp_lab.testbed.bpf_probe`` loads a *sock_ops* program that only reads the cookie of its namespace
 (Linux 5.15), attaches it to the root of the cgroup hierarchy (version 2), and exits, which removes both. If the kernel
-refuses that, the module prints one line and exits with status 1.
+refuses a step, the module prints one line and exits with status 1.
 
 The module shares no code with the throttler's loader. With a shared fault, the tests that need BPF would be skipped,
 and would not find the fault.

@@ -36,7 +36,7 @@ class Testbed(AbstractContextManager["Testbed"]):
     directory: Path
     """A temporary directory, which is removed with the testbed."""
     scope: ExitStack
-    """A scope that ends before the namespaces are deleted."""
+    """Callbacks that are added here run before the namespaces are deleted."""
 
     def __init__(self, topology: Topology, *, seed: int = 1) -> None:
         """Prepare the testbed. *seed* is the seed of the emulated paths."""
@@ -75,7 +75,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
-        """Raise EmulationError if a path was not as configured. The end of a testbed without error checks this, too."""
+        """Raise EmulationError if a path was not as configured. A testbed's end without an error checks this, too."""
         self.emulation.check()
 
     def __getitem__(self, name: str) -> LiveNode:

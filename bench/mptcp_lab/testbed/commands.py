@@ -37,7 +37,7 @@ def run(
     except FileNotFoundError:
         raise TestbedError(f"{attempt}: the program {argv[0]!r} is not installed") from None
     except subprocess.TimeoutExpired as error:
-        raise TestbedError(f"{attempt}: no end after {timeout:g} s{end_of(error.stdout, error.stderr)}") from None
+        raise TestbedError(f"{attempt}: not ended within {timeout:g} s{end_of(error.stdout, error.stderr)}") from None
     if check and done.returncode != 0:
         raise TestbedError(f"{attempt}: exit code {done.returncode}{end_of(done.stdout, done.stderr)}")
     return done

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a kernel has a congestion control, and how to select it in namespaces."""
+"""Test whether a kernel has a congestion control, and select one in namespaces."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
 """This sysctl describes the whole kernel. Every namespace may read it."""
 
 
-def lacking(name: str, available: str) -> str | None:
+def missing_control(name: str, available: str) -> str | None:
     """Return a text if a kernel with the congestion controls *available* lacks *name*; None if it has *name*."""
     names = available.split()
     return None if name in names else f"the kernel has no congestion control {name}; it has {', '.join(names)}"
 
 
-def lacking_here(name: str) -> str | None:
+def missing_control_here(name: str) -> str | None:
     """Return a text if this kernel lacks *name*, or None. First try to load it as a module, as the proxy does."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
-    return lacking(name, AVAILABLE.read_text())
+    return missing_control(name, AVAILABLE.read_text())
 
 
 def select(name: str, namespaces: Iterable[str]) -> bool:
     """Make *name* the default of *namespaces*. If that is impossible, change nothing and return False.
 
-    Namespaces may only select names in the host's list, to which *name* is added for that time. This is impossible if
+    Namespaces may only select names in the host's list, to which *name* is added for this call. This is impossible if
     the kernel lacks *name*, or in a container, which may not change the list.
     """
-    if lacking(name, AVAILABLE.read_text()):
+    if missing_control(name, AVAILABLE.read_text()):
         return False
     with registry():
         before = ALLOWED.read_text()

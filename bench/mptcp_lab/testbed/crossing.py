@@ -15,7 +15,7 @@ from .services import wait_until
 PER_SECOND, BYTES = 15_000, 64
 """Numbered packets per second, and bytes of their payload."""
 SILENCE = 1.0
-"""Seconds after which no packet is still on its way."""
+"""Seconds to wait for packets that have left the emulator."""
 _ports = numbers(20_000)
 
 
@@ -39,7 +39,7 @@ def packet_delays(
     sender.run(sender.agent("stream", "send", *words), timeout=60 + count / per_second)
     counts = testbed.emulation.counts
     wait_until(
-        lambda: all(way.seen == way.lost + way.passed for path in counts().values() for way in path.values()),
+        lambda: all(count.seen == count.lost + count.passed for path in counts().values() for count in path.values()),
         "all packets have left the emulator",
     )
     time.sleep(SILENCE)

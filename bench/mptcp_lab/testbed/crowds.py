@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client that sends one request after another, and the open descriptors of Squid's workers."""
+"""Send many requests one after another, and count the open descriptors of Squid's workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOTAL_TIMEOUT = 600.0
 """Maximum seconds for one request, and for all requests."""
 
 
-class Timed(NamedTuple):
+class RequestTimes(NamedTuple):
     """Results of requests that were sent one after another, each on its own connection."""
 
     seconds: list[float]
@@ -30,9 +30,9 @@ class Timed(NamedTuple):
     """Number of connections that did not fall back to TCP."""
 
 
-def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
+def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> RequestTimes:
     """Request ``/file`` from *host* *count* times with MPTCP. Raises TestbedError after ``TOTAL_TIMEOUT`` seconds."""
-    order = {
+    specification = {
         "proxy": [proxy.host.service_address(), PROXY_PORT],
         "target": [origin.host.service_address(), 80],
         "kind": "get",
@@ -41,16 +41,16 @@ def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Time
         "timeout": REQUEST_TIMEOUT,
     }
     added = Added(host)
-    file = host.write(f"{host.name}-requests.json", json.dumps(order))
+    file = host.write(f"{host.name}-requests.json", json.dumps(specification))
     answers = json.loads(host.run(mptcp_command(host.agent("fetch", str(file))), timeout=TOTAL_TIMEOUT).stdout)
     (counters,) = added.read()
     seconds = [each["end"] - each["began"] for each in answers if each["error"] is None]
     multipath = counters.get("MPTcpExtMPCapableSYNTX", 0) - fallbacks(counters)
-    return Timed(seconds, count - len(seconds), multipath)
+    return RequestTimes(seconds, count - len(seconds), multipath)
 
 
 class Descriptors(NamedTuple):
-    """Number of open descriptors of one process, and its limit."""
+    """Number of open descriptors of one process, and the maximum number."""
 
     open: int
     limit: int

@@ -57,4 +57,4 @@ def need(*features: str) -> None:
     """Raise TestbedError with all *features* that this host lacks."""
     lacking = [reason for reason in map(missing, features) if reason is not None]
     if lacking:
-        raise TestbedError("this host cannot run that:\n" + "\n".join(f"  - {r}" for r in lacking))
+        raise TestbedError("this host lacks what the run needs:\n" + "\n".join(f"  - {r}" for r in lacking))

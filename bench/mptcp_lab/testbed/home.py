@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A home whose gateway is a relay: a site with public addresses, a parent that opens any tunnel, and our daemons.
+"""Set up a home behind a relay: a site with public addresses, a parent that opens any tunnel, and the relay's daemons.
 
 ::
 
@@ -64,16 +64,16 @@ def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
     return [program("mptcp-gateway"), name, "--config", str(settings), "--directory", directory]
 
 
-def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> AbstractContextManager[Process]:
-    """Run the gateway during the scope, which begins when both uplinks are good. *confined* precedes the command."""
-    argv = [*confined, *command(relay, "run", settings)]
+def gateway(relay: LiveNode, settings: Path, prefix: Sequence[str] = ()) -> AbstractContextManager[Process]:
+    """Run the gateway during the scope, which begins when both uplinks are good. *prefix* precedes the command."""
+    argv = [*prefix, *command(relay, "run", settings)]
     return _running(relay, argv, "status.json", lambda: verdicts(relay) == ["good", "good"])
 
 
-def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> AbstractContextManager[Process]:
-    """Run the forwarder during the scope. *confined* precedes the command."""
-    argv = [*confined, *command(relay, "forward", settings)]
-    return _running(relay, argv, "forwarder.json", lambda: bool(forwarded(relay)))
+def forwarder(relay: LiveNode, settings: Path, prefix: Sequence[str] = ()) -> AbstractContextManager[Process]:
+    """Run the forwarder during the scope. *prefix* precedes the command."""
+    argv = [*prefix, *command(relay, "forward", settings)]
+    return _running(relay, argv, "forwarder.json", lambda: bool(forwarder_status(relay)))
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def verdicts(relay: LiveNode) -> list[str]:
     return [each["verdict"] for each in _status(relay, "status.json").get("ways", ()) if each["version"] == 4]
 
 
-def forwarded(relay: LiveNode) -> dict[str, Any]:
+def forwarder_status(relay: LiveNode) -> dict[str, Any]:
     """Return the status that the forwarder wrote at most a second ago."""
     return _status(relay, "forwarder.json")
 
@@ -110,8 +110,8 @@ def wait_for_site(testbed: Testbed) -> None:
 
 
 @contextmanager
-def silent(core: LiveNode, device: str) -> Iterator[None]:
-    """Let *core* drop all packets of an uplink, without any error to the sender."""
+def silent_link(core: LiveNode, device: str) -> Iterator[None]:
+    """Let *core* drop all packets of its link to *device*, without any error to the sender."""
     core.run(["nft", f"add table inet {device}"])
     for hook, device_kind in (("prerouting", "iifname"), ("postrouting", "oifname")):
         core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])

@@ -59,7 +59,7 @@ def _start(node: LiveNode, argv: Sequence[object], name: str) -> Process:
 
 
 def _queue(node: LiveNode, devices: dict[str, str], **options: bool) -> None:
-    """Queue the packets that *node* forwards for our program, as :func:`userspace.rules` describes."""
+    """Queue for our program the packets that *node* forwards, as :func:`userspace.rules` describes."""
     # A kernel may lack the legacy tables (from 6.17 on).
     variant = "" if missing("iptables-legacy") else "-legacy"
     for command in userspace.rules(devices, variant, **options):
@@ -73,7 +73,7 @@ class _Program:
     hop: Hop
     node: LiveNode
     file: Path
-    """The counters of an emulator, or the program of a middlebox."""
+    """The file with the counters of an emulator, or the executable file of a middlebox."""
     process: Process
 
     def check(self) -> None:
@@ -94,7 +94,7 @@ class Emulation:
     """Counts at the last check, by path and direction. A fault in one run must not be reported in the next run."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
-        """Start the emulators and middleboxes, which the plan's qdiscs do not include."""
+        """Start the emulators and middleboxes of all paths, and queue packets for them."""
         for hop in topology.hops:
             path, node = hop.path, nodes[hop.node]
             if path.middlebox is not None:
@@ -106,7 +106,7 @@ class Emulation:
                 counters = directory / f"{hop.node}-counters"
                 argv = [build(directory), counters, *userspace.arguments(path, self.seed)]
                 self._emulators[path.name] = _Program(hop, node, counters, _start(node, argv, "emulator"))
-                devices = {name: device for name, device, way in hop.directions if way.impaired}
+                devices = {name: device for name, device, direction in hop.directions if direction.impaired}
                 _queue(node, devices, sent_too=path.middlebox is not None)
 
     def _start_middlebox(self, node: LiveNode, file: Path, behaviour: str) -> Process:
@@ -117,11 +117,11 @@ class Emulation:
         """Restart the middlebox of *path* with *behaviour*. Return how many packets the earlier behaviour changed."""
         box = self._middleboxes[path]
         box.process.stop()
-        changed = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)
-        if changed is None:
+        changes = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)
+        if changes is None:
             raise TestbedError(f"path {path}: the middlebox printed no number of changes{box.process.tail()}")
         box.process = self._start_middlebox(box.node, box.file, behaviour)
-        return int(changed[1])
+        return int(changes[1])
 
     def counts(self) -> dict[str, dict[str, Counts]]:
         """Return the emulator's counts by path and direction."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of a host: a namespace (``node.LiveNode``), or a machine reached by ssh (``mptcp_lab.remote.SshHost``).
 
-File paths are on that host.
+File paths are paths on that host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ routes of the interface, and does not restore them (``addrconf_notify`` of net/i
 
 
 class Program(Protocol):
-    """A program that was started on a host. It ends at the latest when the host is left."""
+    """A program that was started on a host. It ends at the latest at the end of the host's scope."""
 
     name: str
     pid: int
@@ -123,7 +123,7 @@ class Host(Protocol):
         mounts: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Program:
-        """Start a program as root. It ends at the latest when the host is left.
+        """Start a program as root. It ends at the latest at the end of the host's scope.
 
         *mounts* maps directories to the sources that are mounted privately over them: directories, or ``TMPFS``.
         """
@@ -132,13 +132,13 @@ class Host(Protocol):
         """Return the command that runs ``mptcp_lab.agent.MODULE`` on that host."""
 
     def program(self, name: str) -> str:
-        """Return the path of one of our commands: mptcp-proxy, mptcp-throttler."""
+        """Return the path of one of our commands, such as mptcp-proxy."""
 
     def write(self, name: str, text: str) -> Path:
         """Write *text* to file *name* below :attr:`directory`, and create parent directories. Return its path."""
 
     def provide(self, file: Path) -> Path:
-        """Return this machine's *file* on that host; copy it below :attr:`directory` if the host does not have it."""
+        """Copy this machine's *file* below :attr:`directory` if that host cannot read it. Return its path there."""
 
     def read(self, path: Path) -> bytes:
         """Return the content of *path* on that host. Raises TestbedError if the file cannot be read."""
@@ -156,7 +156,7 @@ class Host(Protocol):
         """Run *do* now, and *undo* at the end of the scope."""
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the host is left, before programs that were started earlier are ended."""
+        """Call *callback* at the end of the host's scope, before programs that were started earlier are ended."""
 
     def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
         """Set a sysctl, and restore its old value at the end of the scope."""

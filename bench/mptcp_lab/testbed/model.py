@@ -37,7 +37,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth pair. Each direction is shaped at the sending end. A direction with rate None is not shaped."""
+    """A veth pair. Each direction is shaped to *rate* at the sending end; None for no shaping."""
 
     a: End
     b: End
@@ -64,7 +64,7 @@ class Node:
     endpoints: tuple[Endpoint, ...] = ()
     max_subflows: int = MAX_PM_LIMIT
     max_add_addr: int = MAX_PM_LIMIT
-    """Limits of the node's connections: subflows, and announced addresses that they accept."""
+    """Limits for each MPTCP connection of the node: additional subflows, and accepted addresses of the peer."""
     sysctls: tuple[tuple[str, str], ...] = ()
     """sysctls that are set only in the namespace, before its devices are created."""
 

@@ -45,7 +45,7 @@ def entered(namespace: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceBytes:
-    """Counters of a device since its creation. Bytes are on the wire, with the Ethernet header."""
+    """Counters of a device since its creation. Bytes include the Ethernet headers."""
 
     received: int
     sent: int
@@ -153,7 +153,7 @@ class LiveNode(Host):
 
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:
-        """Take a device down during the scope. Its routes vanish during that time, and are added again afterwards."""
+        """Take a device down during the scope. The kernel then removes its routes; they are added again afterwards."""
         self.run(["ip", "link", "set", device, "down"])
         try:
             yield

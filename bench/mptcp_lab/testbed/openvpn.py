@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Unmodified OpenVPN between two nodes: over UDP or TCP; TCP optionally by MPTCP and through a proxy.
+"""Run unmodified OpenVPN between two nodes, over UDP, TCP or MPTCP. TCP and MPTCP may use a proxy.
 
 The ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are
 neither encrypted nor signed. All other settings are OpenVPN's defaults, including the replay window of 64 packets.
@@ -34,7 +34,7 @@ done
 
 
 class OpenVpn(NamedTuple):
-    """A VPN that runs: its inner device, which has the same name at both ends, and its inner addresses."""
+    """A running VPN: its inner device, which has the same name at both ends, and its inner addresses."""
 
     device: str = "vpn0"
     client_address: str = "10.94.0.2"

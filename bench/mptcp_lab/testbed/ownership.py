@@ -81,13 +81,13 @@ def claimed_run() -> Iterator[Run]:
     finally:
         try:
             with registry():
-                if not claimed.namespaces and (failure := _forget(claimed)):
+                if not claimed.namespaces and (failure := _remove_files(claimed)):
                     raise TestbedError(f"testbed {claimed.id}: {failure}; mptcp-bench cleanup tries again")
         finally:
             os.close(descriptor)
 
 
-def _forget(run: Run) -> str | None:
+def _remove_files(run: Run) -> str | None:
     """Remove the directory of *run*, and then its link. If the directory remains, return the reason."""
     failure = remove_tree(run.directory)
     if failure is None:
@@ -134,7 +134,7 @@ def remove_stale() -> tuple[list[str], list[str]]:
                 except TestbedError as error:
                     failures.append(str(error))
             # Keep the run's files if a namespace remains, because processes in it may need them.
-            if not failures and (failure := _forget(dead)) is not None:
+            if not failures and (failure := _remove_files(dead)) is not None:
                 failures.append(failure)
             all_failures += [f"{name}: {failure}" for failure in failures]
             if not failures:

@@ -93,8 +93,8 @@ def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
         result.extend(_link_steps(link, index, namespaces[link.b.node]))
     # The emulator causes the delay and the loss of a path (``hops``).
     for hop in topology.hops:
-        for _, device, way in hop.directions:
-            result.extend(_shape(hop.node, device, way.rate, way.mtu))
+        for _, device, direction in hop.directions:
+            result.extend(_shape(hop.node, device, direction.rate, direction.mtu))
     for node in topology.nodes:
         result.extend(node_steps(node))
     return tuple(result)

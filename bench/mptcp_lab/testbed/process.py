@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A process in a namespace, with its own log file and private mounts."""
+"""Start a process in a namespace, with its own log file and private mounts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Throughput of each path over time, from the interface counters of one node: bytes on the wire.
+"""Record the throughput of each path over time, from the byte counters of a node's interfaces.
 
 A thread reads the counters at a fixed interval. A rate is the difference between two readings divided by the time
 between them, so that a late reading causes no error.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from ..agent.counters import Paced
+from ..agent.counters import PeriodicCalls
 from .commands import TestbedError
 from .node import LiveNode
 
@@ -53,7 +53,7 @@ def rates(samples: Sequence[Sample]) -> tuple[Rate, ...]:
 
 
 def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) -> float:
-    """Return *device*'s mean rate in bits/s between the first and the last sample within *start* and *end*."""
+    """Return *device*'s mean rate in bits/s from the first to the last sample between *start* and *end*."""
     inside = [sample for sample in samples if start <= sample.time < end]
     if len(inside) < 2:
         raise TooFewSamples(f"no two samples between {start:.2f} s and {end:.2f} s")
@@ -73,7 +73,7 @@ def windows(
 ) -> list[tuple[float, float]]:
     """Return the start and the rate of each window of *window* seconds that starts at a sample from *start* on.
 
-    The rate is the mean of all *devices* together in bits/s. A window may be too long, but is never too short.
+    The rate is the mean of all *devices* together in bits/s. A window may last longer than *window*, but never shorter.
     """
     times = [sample.time for sample in samples]
     names = tuple(devices)
@@ -87,7 +87,7 @@ def windows(
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
-    """Return the longest time in s with *devices* together below *floor* bits/s. Raises ValueError without samples."""
+    """Return the longest time in s with *devices* together below *floor* bits/s. Raises TooFewSamples."""
     names = tuple(devices)
     longest, previous = 0.0, start
     inside = rates([s for s in samples if start <= s.time <= end])
@@ -117,17 +117,17 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._samples: list[Sample] = []
         self.started = time.monotonic()
         """Start of the samples' clock, as time.monotonic()."""
-        self._paced = Paced(self._take, interval)
+        self._sampler = PeriodicCalls(self._take, interval)
 
     def __enter__(self) -> Self:
         self.started = time.monotonic()
-        self._paced.start()
+        self._sampler.start()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._paced.stop()
-        if self._paced.error is not None and error is None:
-            raise self._paced.error
+        self._sampler.stop()
+        if self._sampler.error is not None and error is None:
+            raise self._sampler.error
 
     @property
     def now(self) -> float:

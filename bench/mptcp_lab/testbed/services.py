@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
+"""Start the programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
 
 Each start function works on any :class:`~.host.Host` and returns when the program answers. If the program does not
 answer, the function ends it and raises an error with the end of its log. Files that are passed are on this machine, or
@@ -20,7 +20,7 @@ from mptcp_common.status_client import ask
 
 from ..agent.processes import TMPFS
 from .commands import REPOSITORY, TestbedError, program, undone_on_error
-from .congestion import AVAILABLE_KEY, lacking
+from .congestion import AVAILABLE_KEY, missing_control
 from .host import Host, Program, wait_until
 from .node import LiveNode
 
@@ -201,7 +201,7 @@ def start_proxy(
     """Start ``mptcp-proxy run`` on *host* with its own run, log and shared-memory directories.
 
     *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address. *control* is the
-    proxy's option of this name; None means the proxy's default. Raises TestbedError if the kernel lacks *control*,
+    proxy's option ``--congestion-control``; None for its default. Raises TestbedError if the kernel lacks *control*,
     because the proxy would use the host's default.
     """
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
@@ -222,7 +222,9 @@ def start_proxy(
     # Squid's orderly shutdown would wait for its clients.
     host.at_end(process.kill_tree)
     # Check the congestion control only now, because the proxy makes the kernel load it as a module.
-    if control not in {None, "keep"} and (reason := lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)):
+    if control not in {None, "keep"} and (
+        reason := missing_control(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
+    ):
         process.kill_tree()
         raise TestbedError(f"the proxy on {host.name}: {reason}")
     return Proxy(host, process, state, logs)
@@ -298,12 +300,12 @@ def write_throttler_config(
     interfaces: Sequence[str] = ("wan0",),
     settings: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write daemon settings for *host* into its directory. Return the file."""
+    """Write the throttler's settings for *host* into its directory. Return the file."""
     values: dict[str, object] = {
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
-        # The host's ledger contains the volume of earlier runs.
+        # Use a new ledger, because the throttler's default ledger contains the volume of earlier runs.
         "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }
@@ -313,7 +315,7 @@ def write_throttler_config(
 
 
 def mptcp_command(argv: Sequence[str]) -> list[str]:
-    """Return *argv* with mptcpize(8), which opens its TCP sockets as MPTCP."""
+    """Return the command that runs *argv* by mptcpize(8), so that TCP sockets use MPTCP."""
     return ["mptcpize", "run", *argv]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Detect the state that a throttler leaves: kernel state of its network namespace, processes, BPF objects and files.
+"""Detect what a throttler leaves behind: kernel state of its network namespace, processes, BPF objects and files.
 
 The tools of an operator print the dumps, which are compared as text, without counters. A failed dump differs from every
 other dump, even from itself, because a state that was not read may have changed.
@@ -35,7 +35,7 @@ class Dump(NamedTuple):
     """The feature that the command needs. Without it, nothing of this kind can exist."""
 
 
-def _of_each_device(command: str, hook: str = "") -> Dump:
+def _dump_of_each_device(command: str, hook: str = "") -> Dump:
     script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; {command} dev "$dev" {hook} || exit; done'
     return Dump(f"{command} {hook}".strip(), f"({script})")
 
@@ -44,8 +44,8 @@ DUMPS = (
     *(Dump(line, line) for line in (LINKS, QDISCS, "ip route show table all", "ip -6 route show table all")),
     *(Dump(line, line) for line in ("ip rule show", "ip -6 rule show")),
     *(Dump(line, line, "mptcp-pm") for line in ("ip mptcp endpoint show", "ip mptcp limits show")),
-    _of_each_device(CLASSES),
-    *(_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
+    _dump_of_each_device(CLASSES),
+    *(_dump_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
     # Do not use -t, because it registers the named table, which then costs time for each packet.
     *(Dump(line, line, "iptables-legacy") for line in ("iptables-legacy-save", "ip6tables-legacy-save")),
     Dump("ipset save", "ipset save", "ipset"),
@@ -74,7 +74,7 @@ def kernel_state(node: LiveNode) -> State:
     for dump, text, code in zip(dumps, parts[::2], parts[1::2], strict=True):
         failed = f"{FAILED}[{node.name}] {dump.name}: exit code {code}{end_of(done.stderr)}"
         # Sort routes, because a route that was removed and added again is last in its table.
-        state[dump.name] = readable(text, in_order=" route " not in dump.name) if code == "0" else failed
+        state[dump.name] = comparable_text(text, in_order=" route " not in dump.name) if code == "0" else failed
     state[SYSCTLS] = sysctls(node)
     return state
 
@@ -85,7 +85,7 @@ def whole_state(
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
-    processes *except_for*, which start and end other processes themselves, and their descendants are left out.
+    processes *except_for* and their descendants are left out: their number changes without a throttler, too.
     """
     state = kernel_state(node) | {FILES: _files((run, *more))}
     pids = set(map(int, node.run(["ip", "netns", "pids", node.namespace]).stdout.split()))
@@ -111,13 +111,13 @@ def sysctls(node: LiveNode) -> str:
                 if stat.S_ISREG(mode) and mode & 0o222 and mode & 0o444:
                     lines.append(f"{name} = {path.read_text().strip()}")
             except OSError as error:
-                # Reading net.ipv6.conf.*.stable_secret fails with EIO until it is set.
+                # Reading net.ipv6.conf.*.stable_secret fails with EIO until a value is set.
                 lines.append(f"{name} = ({error.strerror})")
     return "\n".join(lines)
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the dumps that changed or failed, each with both texts."""
+    """Return the dumps that differ or failed, each with its texts before and after."""
     return [
         f"{name}:\n--- before\n{before.get(name, '')}\n--- after\n{after.get(name, '')}"
         for name in {**before, **after}
@@ -125,7 +125,7 @@ def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str
     ]
 
 
-def without(state: Mapping[str, str], *names: str) -> State:
+def without_dumps(state: Mapping[str, str], *names: str) -> State:
     """Return *state* without the dumps *names*."""
     return {name: text for name, text in state.items() if name not in names}
 
@@ -136,7 +136,7 @@ def changed_sysctls(before: str, after: str) -> list[str]:
     return [name for name in old if name in new and old[name] != new[name]]
 
 
-def readable(text: str, *, in_order: bool = True) -> str:
+def comparable_text(text: str, *, in_order: bool = True) -> str:
     """Return *text* without comments, counters and empty iptables tables. Lines are sorted unless *in_order*."""
     lines = [_COUNTERS.sub("", line).rstrip() for line in text.splitlines() if not line.startswith("#")]
     return _UNUSED_TABLE.sub("", "\n".join(lines if in_order else sorted(lines)))
@@ -149,7 +149,7 @@ def _paths(directory: Path) -> list[Path]:
 
 
 def _files(directories: Iterable[Path]) -> str:
-    # The lock's empty file stays on purpose: its removal could remove a successor's file.
+    # The throttler never removes its empty lock file, which may already belong to its successor.
     return "\n".join(str(path) for each in directories for path in _paths(each) if path.name != "lock")
 
 

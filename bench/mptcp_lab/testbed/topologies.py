@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The topologies of the tests, the demo and the experiments.
+"""Topologies for the tests, the demo and the experiments.
 
 ::
 
@@ -39,7 +39,7 @@ def _device(index: int) -> str:
     return ("eth0", "wlan0")[index - 1] if index <= 2 else f"path{index}"
 
 
-def _net(number: int, host: int) -> tuple[str, str]:
+def _addresses(number: int, host: int) -> tuple[str, str]:
     return f"10.77.{number}.{host}/24", f"fd77:{number}::{host}/64"
 
 
@@ -62,10 +62,10 @@ def _add_hop(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]]:
     """Return the hop of path *i*, its node, and its links to client and core."""
     hop, between, device = Hop(f"hop{i}", path, _device(i)), 32 + i, _device(i)
     links = (
-        Link(End("client", device, _net(i, 2)), End(hop.node, LAN, _net(i, 1)), mtu=path.mtu),
+        Link(End("client", device, _addresses(i, 2)), End(hop.node, LAN, _addresses(i, 1)), mtu=path.mtu),
         Link(
-            End(hop.node, WAN, _net(between, 2)),
-            End("core", f"to-{device}", _net(between, 1)),
+            End(hop.node, WAN, _addresses(between, 2)),
+            End("core", f"to-{device}", _addresses(between, 1)),
             mtu=max(1500, path.mtu),
         ),
     )
@@ -99,7 +99,7 @@ def paths(
             routes["core"] += _route(f"{{0}}{i}{{1}}", 32 + i, 2, f"dev to-{device}")
             mtu = f" mtu {rate.up.mtu}" if rate.up.mtu < rate.mtu else ""
         else:
-            ends = End("client", device, _net(i, 2)), End("core", f"to-{device}", _net(i, 1))
+            ends = End("client", device, _addresses(i, 2)), End("core", f"to-{device}", _addresses(i, 1))
             links.append(Link(*ends, rate))
         for where in (f"metric {100 * i}", f"table {100 + i}"):
             routes["client"] += _route("default", i, 1, f"dev {device} {where}{mtu}")
@@ -107,12 +107,12 @@ def paths(
             f"-4 rule add from 10.77.{i}.2 table {100 + i}",
             f"-6 rule add from fd77:{i}::2 table {100 + i}",
         ]
-    links.append(Link(End("proxy", "wan0", _net(8, 2)), End("core", "to-proxy", _net(8, 1))))
-    links.append(Link(End("origin", "eth0", _net(9, 2)), End("core", "to-origin", _net(9, 1))))
+    links.append(Link(End("proxy", "wan0", _addresses(8, 2)), End("core", "to-proxy", _addresses(8, 1))))
+    links.append(Link(End("origin", "eth0", _addresses(9, 2)), End("core", "to-origin", _addresses(9, 1))))
     for i in numbers[1:] if proxy_interfaces else ():
         # Network 16 + i is for the i-th interface. The service address stays on wan0.
         network, to_proxy, wan, table = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}", 100 + i
-        ends = End("proxy", wan, _net(network, 2)), End("core", to_proxy, _net(network, 1))
+        ends = End("proxy", wan, _addresses(network, 2)), End("core", to_proxy, _addresses(network, 1))
         links.append(Link(*ends))
         routes["proxy"] += _route(f"{{0}}{i}{{1}}", network, 1, f"dev {wan}")
         routes["core"] += _route("{0}8{2}", network, 2, f"dev {to_proxy} table {table}")
@@ -121,7 +121,7 @@ def paths(
     endpoints = [
         Endpoint(address.partition("/")[0], _device(i), id=2 * i + offset)
         for i in numbers
-        for offset, address in enumerate(_net(i, 2))
+        for offset, address in enumerate(_addresses(i, 2))
     ]
     return Topology(
         name or f"{len(rates)}-paths",
@@ -167,19 +167,21 @@ def behind_relay(topology: Topology) -> Topology:
 
     The relay does not forward packets. Network 48 connects relay and client.
     """
-    relay_end = End("relay", "lan0", _net(HOME, 1))
-    moved = tuple(
+    relay_end = End("relay", "lan0", _addresses(HOME, 1))
+    relay_links = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links
     )
     nodes = tuple(replace(node, name="relay") if node.name == "client" else node for node in topology.nodes)
     client = Node("client", routes=_default("eth0", HOME))
-    lan = Link(End("client", "eth0", _net(HOME, 2)), relay_end)
-    return replace(topology, name=f"{topology.name}-relay", nodes=(client, *nodes), links=(lan, *moved))
+    lan = Link(End("client", "eth0", _addresses(HOME, 2)), relay_end)
+    return replace(topology, name=f"{topology.name}-relay", nodes=(client, *nodes), links=(lan, *relay_links))
 
 
 def with_second_proxy(topology: Topology) -> Topology:
     """Return *topology* with another proxy, the node ``proxy2``: 10.77.11.2 and fd77:11::2."""
-    link = Link(End("proxy2", "wan0", _net(SECOND_PROXY, 2)), End("core", "to-proxy2", _net(SECOND_PROXY, 1)))
+    link = Link(
+        End("proxy2", "wan0", _addresses(SECOND_PROXY, 2)), End("core", "to-proxy2", _addresses(SECOND_PROXY, 1))
+    )
     node = Node("proxy2", routes=_default("wan0", SECOND_PROXY))
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, link))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Observe a download of a lab's client: an agent on the client's host records its bytes, paths and protocol."""
+"""Observe a download of a lab's client. An agent on the client's host records bytes, paths and protocol."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def processors_of(host: Host) -> processors.Reading:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Whether a download used MPTCP, by the increments of the kernels' counters."""
+    """How often MPTCP was requested and used during a download, from the kernels' counters."""
 
     requested: int
     """MPTCP connections that the client requested."""
@@ -154,11 +154,11 @@ def download(
 ) -> Observation:
     """Observe a download, with the *options* of :func:`observe`.
 
-    Raises TestbedError if it fails; if it *may_time_out*, not after a timeout.
+    Raises TestbedError if the download fails. A timeout is no failure if it *may_time_out*.
     """
     seen = observe(lab, argv, timeout=timeout, **options)
     if seen.timed_out and not may_time_out:
-        raise TestbedError(f"download by {argv[0]}: no end after {timeout:g} s")
+        raise TestbedError(f"download by {argv[0]}: not ended within {timeout:g} s")
     if not seen.timed_out and seen.status != 0:
         raise TestbedError(f"download by {argv[0]}: it ended with {seen.status}: {seen.error_output}")
     return seen

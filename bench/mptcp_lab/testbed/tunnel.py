@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``mptcp-tunnel`` at both ends of a testbed: the two daemons of one tunnel over the relay's uplinks."""
+"""Run the two ``mptcp-tunnel`` daemons of a tunnel between relay and proxy, over the relay's uplinks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TunnelEnd:
         except OSError as error:
             raise TestbedError(f"[{self.node.name}] query {self.socket}: {error}{self.process.tail()}") from None
 
-    def lives(self) -> list[bool]:
+    def alive_paths(self) -> list[bool]:
         """Return for each path whether the BPF programs use it; empty if the daemon does not answer yet."""
         try:
             return [bool(path["alive"]) for path in self.paths()]
@@ -61,7 +61,7 @@ def tunnel(
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Tunnel]:
-    """Run both daemons, until both ends use all paths, and during the scope. Raises TestbedError.
+    """Run both daemons during the scope, which begins when both ends use all paths. Raises TestbedError.
 
     *paths* has the relay's interfaces by name. *settings* are additional settings at both ends.
     """
@@ -75,7 +75,7 @@ def tunnel(
     ):
         for end in (relay_end, proxy_end):
             live = f"{end.node.name}: all paths are alive"
-            wait_until(lambda: end.lives() == [True] * len(paths), live, process=end.process)  # noqa: B023
+            wait_until(lambda: end.alive_paths() == [True] * len(paths), live, process=end.process)  # noqa: B023
         yield Tunnel(relay_end, proxy_end)
 
 

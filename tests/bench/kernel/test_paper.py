@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mptcp_bench.paper.conversion import SCENARIO
-from mptcp_bench.paper.conversion_claims import ANSWER, OWN_SYN, REQUEST, WHOLE
+from mptcp_bench.paper.conversion_claims import ANSWER, REQUEST, SYN_AFTER_REQUEST, SYN_AFTER_SYN
 from mptcp_bench.paper.settings import NEEDED
 
 pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
@@ -27,5 +27,5 @@ def test_every_request_is_matched_and_leaves_after_its_arrival(require: Callable
         assert delays.keys() == set(SCENARIO.parts(client))
         assert all(0 < seconds < MAX_SECONDS for values in delays.values() for seconds in values)
         assert len(delays[REQUEST]) == 120
-        assert all(one < other for one, other in zip(delays[ANSWER], delays[WHOLE], strict=True))
-        assert all(one < other for one, other in zip(delays[OWN_SYN], delays[REQUEST], strict=True))
+        assert all(one < other for one, other in zip(delays[ANSWER], delays[SYN_AFTER_SYN], strict=True))
+        assert all(one < other for one, other in zip(delays[SYN_AFTER_REQUEST], delays[REQUEST], strict=True))

@@ -14,6 +14,6 @@ from mptcp_bench import provenance
 @pytest.fixture(scope="session", autouse=True)
 def _git_and_squid_are_asked_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("_commit", "_squid"):
+        for name in ("_commit", "_squid_version"):
             patch.setattr(provenance, name, cache(getattr(provenance, name)))
         yield

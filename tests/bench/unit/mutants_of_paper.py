@@ -10,7 +10,16 @@ from mutants import constant, series, simulated_results
 
 from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.paper import PAPER
-from mptcp_bench.paper.conversion_claims import DOWNLOAD, KINDS, OWN_SYN, REQUEST, RESPONSE, SYN, UPLOAD, Delays
+from mptcp_bench.paper.conversion_claims import (
+    DOWNLOAD,
+    KINDS,
+    REQUEST,
+    RESPONSE,
+    SYN,
+    SYN_AFTER_REQUEST,
+    UPLOAD,
+    Delays,
+)
 from mptcp_bench.paper.measurements import Download
 from mptcp_bench.result_file import Judgement
 
@@ -111,7 +120,7 @@ BREAKS: tuple[tuple[str, int, Values, Judgement], ...] = (
     ("table1", 0, {SYN: {"seconds": 0.08}}, "fails"),
     ("table1", 1, {REQUEST: {"seconds": 0.002}, RESPONSE: {"seconds": 0.002}}, "fails"),
     ("table1", 1, {REQUEST: {"seconds": 0.2}}, "fails"),
-    ("table1", 2, {REQUEST: {"seconds": 0.004}, OWN_SYN: {"seconds": 0.0001}}, "fails"),
+    ("table1", 2, {REQUEST: {"seconds": 0.004}, SYN_AFTER_REQUEST: {"seconds": 0.0001}}, "fails"),
     ("table1", 2, {RESPONSE: {"seconds": 0.004}, UPLOAD: {"seconds": 0.001}}, "differs"),
     ("table1", 3, {DOWNLOAD: {"seconds": 0.0004}}, "fails"),
 )
@@ -125,7 +134,7 @@ UNEXPLAINED: tuple[tuple[str, int, Values], ...] = (
     ("fig7", 1, {"free": {"rate_wifi": 15e6}, "throttled": {"rate_wifi": 15e6}}),
     ("table1", 0, {SYN: {"least_idle": 0.01}}),
     ("table1", 1, {SYN: {"least_idle": 0.01}}),
-    ("table1", 2, {OWN_SYN: {"seconds": 30e-6}}),
+    ("table1", 2, {SYN_AFTER_REQUEST: {"seconds": 30e-6}}),
 )
 """Values that differ from ``TODAY`` such that a claim's reason is not shown; it must then fail without a reason."""
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mptcp_bench import style
 from mptcp_bench.demo import running
-from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Part, parts
+from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Trial, trials
 from mptcp_bench.demo.running import BAR_WIDTH, SCENARIO, Bed, measure, steady_rates
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.setup import ethernet_cap
@@ -35,12 +35,12 @@ OWN_LOAD = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
 SAMPLES = series({"eth0": lambda _: 5.0, "wlan0": lambda _: 29.0}, 40)
 
 
-def good(part: Part, used: Usage = IDLE) -> Download:
+def good(trial: Trial, used: Usage = IDLE) -> Download:
     """Return the measurement of a machine with enough processor time."""
-    rates = {path: min(float(part.allowed_rate(path) or 0), rate) for path, rate in PLAIN.items()}
-    seconds = part.seconds - part.settle_seconds - 0.3
+    rates = {path: min(float(trial.allowed_rate(path) or 0), rate) for path, rate in PLAIN.items()}
+    seconds = trial.seconds - trial.settle_seconds - 0.3
     return Download(
-        0.0, part.seconds, part.size, True, 1 + part.is_multipath, **rates, steady_seconds=seconds, processors=used,
+        0.0, trial.seconds, trial.size, True, 1 + trial.is_multipath, **rates, steady_seconds=seconds, processors=used,
         relaxations=0, samples=SAMPLES,
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ def good(part: Part, used: Usage = IDLE) -> Download:
 def missed(used: Usage, key: str = "", **changes: Any) -> list[str]:
     """Return the missed aims of a demo whose download *key* has these *changes*."""
 
-    def measured(turn: Turn[Part]) -> Download:
+    def measured(turn: Turn[Trial]) -> Download:
         found = good(turn.cell, used)
         return replace(found, **changes) if turn.cell.key == key else found
 
@@ -99,14 +99,14 @@ FILLED = 98.0, 29.0
 @pytest.mark.parametrize(("after", "fails"), [(0.1, False), (3.5, False), (4.0, True), (None, True)])
 def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) -> None:
     """Over filled links, the download ends about 4 s after its start. The cap is set *after* seconds, or never."""
-    part = parts(CAP)[-1]
-    wire = 8 * part.size / PAYLOAD_SHARE
+    trial = trials(CAP)[-1]
+    wire = 8 * trial.size / PAYLOAD_SHARE
     free, capped = sum(FILLED) * 1e6, CAP + FILLED[1] * 1e6
     before = wire / free if after is None else min(after, wire / free)
     ended = before + (wire - before * free) / capped
     rates = {"eth0": lambda t: FILLED[0] if t < before else CAP / 1e6, "wlan0": lambda _: FILLED[1]}
-    steady, seconds = steady_rates(part, series(rates, ended + 1, 0.05), 0.0, ended)
-    found = missed(IDLE, part.key, end=ended, steady_seconds=seconds, **steady)
+    steady, seconds = steady_rates(trial, series(rates, ended + 1, 0.05), 0.0, ended)
+    found = missed(IDLE, trial.key, end=ended, steady_seconds=seconds, **steady)
     assert any(aim.startswith(f"{POLICY}: Ethernet, Mbit/s: ") for aim in found) is fails
 
 
@@ -117,7 +117,7 @@ def bed_with(*downloads: Download | TestbedError) -> Bed:
     recorder: Any = SimpleNamespace(samples=samples)
     made, remaining = Bed(unused, unused, unused, recorder, Console(file=io.StringIO(), width=200)), iter(downloads)
 
-    def download(part: Part) -> Download:
+    def download(trial: Trial) -> Download:
         found = next(remaining)
         if isinstance(found, TestbedError):
             raise found
@@ -128,14 +128,14 @@ def bed_with(*downloads: Download | TestbedError) -> Bed:
 
 
 def test_download_that_misses_an_aim_or_fails_is_measured_once_more() -> None:
-    turn = Turn(parts(CAP)[2], "", 1)
+    turn = Turn(trials(CAP)[2], "", 1)
     sound, slow = good(turn.cell), replace(good(turn.cell), wifi=0.0)
     assert measure(bed_with(sound), turn) is sound
     assert measure(bed_with(slow, sound), turn) is sound
     assert measure(bed_with(TestbedError("no second subflow"), slow), turn) is slow
     assert measure(bed_with(replace(sound, wifi=23e6, processors=BUSY), sound), turn) is sound
     assert measure(bed_with(busy := replace(sound, processors=BUSY)), turn) is busy
-    capped = Turn(parts(CAP)[3], "", 1)
+    capped = Turn(trials(CAP)[3], "", 1)
     held = good(capped.cell)
     assert measure(bed_with(replace(held, ethernet=97e6, relaxations=1), held), capped) is held
     with pytest.raises(TestbedError, match="again"):
@@ -143,20 +143,20 @@ def test_download_that_misses_an_aim_or_fails_is_measured_once_more() -> None:
 
 
 def test_relaxations_of_the_guard_are_counted_during_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    part, anything, counts = parts(CAP)[-1], SimpleNamespace(), iter((3, 5))
+    trial, anything, counts = trials(CAP)[-1], SimpleNamespace(), iter((3, 5))
     protocol = SimpleNamespace(complaint=lambda *, multipath: None, joins=1)
     seen = SimpleNamespace(began=0.0, ended=20.0, octets=1, sha256="", timed_out=False, protocol=protocol)
     for name, value in (("wget", anything), ("lab_of", anything), ("download", seen)):
         monkeypatch.setattr(running, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(running, "PAUSE_SECONDS", 0.0)
-    origin: Any = SimpleNamespace(url=str, digests={part.key: ""})
+    origin: Any = SimpleNamespace(url=str, digests={trial.key: ""})
     recorder: Any = SimpleNamespace(started=0.0, samples=SAMPLES)
     throttler: Any = SimpleNamespace(
         status=lambda: {"counters": {"guard": {"relaxations": next(counts)}}}, process=SimpleNamespace(running=True)
     )
     unused: Any = None
     bed = Bed(unused, origin, unused, recorder, Console(file=io.StringIO()), throttler)
-    assert bed.download(part).relaxations == 2
+    assert bed.download(trial).relaxations == 2
 
 
 TOO_BUSY = "machine too busy to judge the rates"

@@ -11,7 +11,15 @@ import pytest
 from found_results import OURS, PROVENANCE
 
 from mptcp_bench import result_file
-from mptcp_bench.doc_tables import END, generated, keep, pages, read_kept, unfit, write_pages
+from mptcp_bench.doc_tables import (
+    END,
+    keep_result,
+    page_texts,
+    read_kept,
+    reasons_against_keeping,
+    with_tables,
+    write_pages,
+)
 from mptcp_bench.result_file import ExperimentResult, ResultError
 
 PAGE = "# Page\n\n<!-- table: recovery.aims -->\nold\n<!-- end -->\nText.\n"
@@ -27,14 +35,14 @@ AIMS = """\
 
 
 def shown(page: str, found: ExperimentResult = OURS) -> str:
-    return generated(page, {"recovery": found}, "p.md")
+    return with_tables(page, {"recovery": found}, "p.md")
 
 
 def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
     """The pages use each form of a table: rows, columns, brief tables, claims and lists of verdicts."""
-    for page, text in pages().items():
+    for page, text in page_texts().items():
         assert page.read_text() == text, f"{page}: mptcp-bench report --docs updates it"
-    assert [reason for kept in read_kept().values() for reason in unfit(kept)] == []
+    assert [reason for kept in read_kept().values() for reason in reasons_against_keeping(kept)] == []
 
 
 @pytest.mark.parametrize(
@@ -43,11 +51,11 @@ def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
         (replace(OURS, quick=True), "it was run with --quick"),
         (
             replace(OURS, provenance=replace(PROVENANCE, commit="0123-dirty")),
-            "commit 0123-dirty: the working copy was not a commit; commit and run it again",
+            "commit 0123-dirty is not clean; commit all changes and run it again",
         ),
         (
             replace(OURS, aims=(replace(OURS.aims[0], value=0.3), *OURS.aims[1:])),
-            "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'",
+            "iptables: gap: 0.3 s, wanted ≤ 0.25: the verdict is 'met', but the bounds give 'missed'",
         ),
     ],
 )
@@ -55,7 +63,7 @@ def test_unfit_result_is_not_kept(bad: ExperimentResult, reason: str, tmp_path: 
     source = tmp_path / "recovery" / result_file.FILE
     result_file.write(bad, source)
     with pytest.raises(ResultError, match=f"^{re.escape(f'{source}: {reason}')}$"):
-        keep("recovery", tmp_path, tmp_path)
+        keep_result("recovery", tmp_path, tmp_path)
     assert not (tmp_path / "results").exists()
 
 
@@ -65,7 +73,7 @@ def test_results_are_kept_and_tables_replace_the_text_between_the_marks(tmp_path
     docs.mkdir()
     page = docs / "p.md"
     page.write_text(PAGE)
-    keep("recovery", results, docs)
+    keep_result("recovery", results, docs)
     assert read_kept(docs) == {"recovery": replace(OURS, data={}, pictures=())}
     assert write_pages(docs) == [page]
     text = page.read_text()

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mptcp_bench.wire.capture import captured
+from mptcp_bench.wire.capture import capture_segments
 from mptcp_lab.testbed import TestbedError
 
 
@@ -24,6 +24,6 @@ def test_capture_of_a_failed_measurement_is_ended(tmp_path: Path) -> None:
     host: Any = SimpleNamespace(
         name="proxy", directory=tmp_path, run=lambda *_, **__: [], popen=lambda *_, **__: process
     )
-    with pytest.raises(TestbedError, match=r"^no end$"), captured(host, ["wan0"], "tcp"):
+    with pytest.raises(TestbedError, match=r"^no end$"), capture_segments(host, ["wan0"], "tcp"):
         pass
     assert ends == ["stop"]

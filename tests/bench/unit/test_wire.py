@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.wire.capture import ACK, SYN, CaptureError, Packet, dropped
+from mptcp_bench.wire.capture import ACK, SYN, CaptureError, Packet, dropped_packets
 from mptcp_bench.wire.exchanges import Body, Exchange, exchanges
 from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
 from mptcp_throttler.mptcp.options import (
@@ -172,7 +172,7 @@ def test_intervals_are_measured_from_segment_to_segment() -> None:
     assert (got.target, got.subflows) == (TARGET, 2)
     times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
     micro = {name: round(seconds * 1e6) for name, seconds in times.items()}
-    assert micro == {"answer": 10, "syn": 460, "syn_whole": 500, "syn_own": 400, "request": 650}
+    assert micro == {"answer": 10, "syn": 460, "syn_after_syn": 500, "syn_after_request": 400, "request": 650}
     assert got.up == ()
     assert got.down == pytest.approx((400e-6, 800e-6))
 
@@ -233,7 +233,7 @@ def _early(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda client, wifi, _: (client, wifi), "1 of 1 requests, such as .*, open no connection of their own"),
+        (lambda client, wifi, _: (client, wifi), "1 of 1 requests, such as .*, have no connection of their own"),
         (_requested_twice, "on two connections with the origin"),
         (_gap, "gaps"),
         (_falls_back(), "fell back"),
@@ -256,4 +256,4 @@ def test_exchange_that_is_not_a_data_point_is_refused(spoil: Spoil, message: str
     ],
 )
 def test_lost_packets_are_read_from_the_output_of_tcpdump(output: str, lost: int | None) -> None:
-    assert dropped(output) == lost
+    assert dropped_packets(output) == lost

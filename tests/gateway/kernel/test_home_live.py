@@ -23,7 +23,7 @@ from mptcp_lab.testbed.home import (
     SITE6,
     UPLINKS,
     add_site_addresses,
-    silent,
+    silent_link,
     start_parent,
     wait_for_site,
     write_settings,
@@ -113,7 +113,7 @@ class Home:
         return [each["check"] for each in json.loads(output.stdout) if each["status"] != status]
 
     def forwarder_counts(self) -> dict[str, Any]:
-        return home_setup.forwarded(self.relay)
+        return home_setup.forwarder_status(self.relay)
 
     def wait_for_count(self, key: str, count: int) -> bool:
         wait_until(lambda: self.forwarder_counts()[key] >= count, f"the forwarder's {key} is at least {count}")
@@ -318,7 +318,7 @@ def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
     """Defect: for a long-lived flow the kernel kept translating to the dead uplink's address."""
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
         wait_until(lambda: flow() == home.relay.address("eth0"), "packets use the first uplink")
-        with silent(home.testbed["core"], "eth0"):
+        with silent_link(home.testbed["core"], "eth0"):
             assert home.downloads(f"http://{SITE}", "small.bin"), "the download that reveals the outage failed"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "packets use the other uplink")
         wait_until(lambda: home_setup.verdicts(home.relay) == ["good", "good"], "the uplink is good again")

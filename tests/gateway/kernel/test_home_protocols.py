@@ -212,10 +212,10 @@ PROTOCOLS = (
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda it: it.__name__)
 def test_protocol_passes_through_the_forwarder(site: Site, protocol: Callable[[Site], bool]) -> None:
-    before = home.forwarded(site.testbed["relay"])
+    before = home.forwarder_status(site.testbed["relay"])
     assert protocol(site)
     wait_until(
-        lambda: home.forwarded(site.testbed["relay"])["connections"] > before["connections"],
+        lambda: home.forwarder_status(site.testbed["relay"])["connections"] > before["connections"],
         "the connection was forwarded",
     )
-    assert home.forwarded(site.testbed["relay"])["direct"] == 0, "a connection bypassed the parent"
+    assert home.forwarder_status(site.testbed["relay"])["direct"] == 0, "a connection bypassed the parent"

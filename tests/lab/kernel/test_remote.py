@@ -97,7 +97,7 @@ def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     for argv, message in (
         (["sh", "-c", "echo err >&2; exit 3"], r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"),
         (["no-such-program"], "the program 'no-such-program' is not installed"),
-        (["sleep", "60"], r"sleep 60: no end after 0\.2 s"),
+        (["sleep", "60"], r"sleep 60: not ended within 0\.2 s"),
     ):
         with pytest.raises(TestbedError, match=message):
             host.run(argv, timeout=0.2 if argv[0] == "sleep" else 30)
@@ -153,7 +153,7 @@ def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> Non
         server = socket.create_server(("", 80))
     with server, hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
         pytest.fail("the inventory has a mistake")
-    proxy, advice = "  proxy: root@10.77.8.2", "is that where it is installed there?"
+    proxy, advice = "  proxy: root@10.77.8.2", "check 'commands' in the inventory"
     *lines, last = str(refused.value).splitlines()
     assert lines == [
         "the hosts are not ready:",

@@ -15,7 +15,7 @@ from idle_connections import add_addresses, idle_connections
 from proxying import worker_pids, write_configuration
 
 from mptcp_lab.testbed import Testbed
-from mptcp_lab.testbed.crowds import Timed, timed_requests, worker_descriptors
+from mptcp_lab.testbed.crowds import RequestTimes, timed_requests, worker_descriptors
 from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
@@ -70,7 +70,7 @@ def wait_until_closed(proxy: Proxy) -> None:
     wait_until(lambda: open_descriptors(proxy) < 200, "the connections are closed", timeout=120)
 
 
-def all_are_served(timed: Timed) -> bool:
+def all_are_served(timed: RequestTimes) -> bool:
     return (len(timed.seconds), timed.failed, timed.multipath) == (REQUEST_COUNT, 0, REQUEST_COUNT)
 
 

@@ -33,7 +33,7 @@ from relaying import (
 
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_lab.testbed import RELAY, Testbed
-from mptcp_lab.testbed.home import silent
+from mptcp_lab.testbed.home import silent_link
 from mptcp_lab.testbed.services import program, python_command, start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
@@ -158,7 +158,7 @@ def test_download_survives_the_loss_of_an_uplink(chain: Chain, https: bool, devi
         return all(sizes - before[uplink] > 500_000 for uplink, sizes in chain.uplink_bytes().items())
 
     wait_until(uses_both_uplinks, "both uplinks carry the download", timeout=60)
-    with silent(chain.testbed["core"], device) if is_silent else chain.node.link_down(device):
+    with silent_link(chain.testbed["core"], device) if is_silent else chain.node.link_down(device):
         assert hashlib.sha256(download.wait_for_content()).hexdigest() == chain.origin.digests["large.bin"]
     chain.client.run(["rm", str(download.file)])
 
@@ -258,10 +258,10 @@ def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbe
     testbed = make_testbed(RELAY)
     chain = start_chain(testbed, ("proxy", "proxy2"))
     assert get(chain) == COMPLETE
-    with silent(testbed["core"], "proxy"):
+    with silent_link(testbed["core"], "proxy"):
         assert get(chain) == COMPLETE
         chain.wait_for_requests(1, 1)
-        with silent(testbed["core"], "proxy2"):
+        with silent_link(testbed["core"], "proxy2"):
             statuses = [get(chain, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
             assert {*statuses[1::2]} <= {503, DEAD_PARENTS_STATUS}
@@ -282,11 +282,11 @@ def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: C
     )
     assert get(chain) == COMPLETE
     assert_uses_both_uplinks(chain)
-    with silent(testbed["core"], "eth0"), chain.count_uplink_bytes() as sizes:
+    with silent_link(testbed["core"], "eth0"), chain.count_uplink_bytes() as sizes:
         assert get(chain, "large.bin") == COMPLETE
         assert get(chain, https=True) == COMPLETE
     assert sizes["wlan0"] > FILES["large.bin"]
-    with silent(testbed["core"], "wlan0"):
+    with silent_link(testbed["core"], "wlan0"):
         # Squid detects within seconds, or when a request is refused, that the first uplink works again.
         wait_until(lambda: get(chain) == COMPLETE, "the other uplink is used again", timeout=120)
 

@@ -12,7 +12,7 @@ from relaying import Chain, peer_statement, start_chain
 from test_proxy_relay import COMPLETE, DEAD_PARENTS_STATUS, get
 
 from mptcp_lab.testbed import RELAY, Testbed
-from mptcp_lab.testbed.home import silent
+from mptcp_lab.testbed.home import silent_link
 from mptcp_lab.testbed.services import start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
@@ -71,7 +71,7 @@ def test_silent_parent_is_preferred_again_once_it_answers(make_testbed: Callable
     testbed = make_testbed(RELAY)
     chain = start_chain(testbed, ("proxy", "proxy2"))
     assert get(chain) == COMPLETE
-    with silent(testbed["core"], "proxy"):
+    with silent_link(testbed["core"], "proxy"):
         # Two requests wait for the parent; then it counts as dead.
         assert [get(chain) for _ in range(2)] == [COMPLETE] * 2
         wait_for_message(chain, DEAD_MESSAGE, "proxy")
@@ -89,7 +89,7 @@ def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., 
     chain = start_chain(testbed, names, peers=[peer_statement(testbed[name], limit=1) for name in names])
     assert get(chain) == COMPLETE
     chain.wait_for_requests(1, 0)
-    with silent(testbed["core"], "proxy"):
+    with silent_link(testbed["core"], "proxy"):
         assert get(chain) == COMPLETE
         wait_for_message(chain, DEAD_MESSAGE, "proxy")
         chain.wait_for_requests(1, 1)

@@ -12,7 +12,7 @@ from proxying import fetch
 from relaying import FILES, UPLINKS, Chain, start_chain
 
 from mptcp_lab.testbed import RELAY, Testbed
-from mptcp_lab.testbed.home import silent
+from mptcp_lab.testbed.home import silent_link
 from mptcp_lab.testbed.services import program, wait_until
 
 pytestmark = pytest.mark.kernel
@@ -47,7 +47,7 @@ def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callabl
         return fetch(chain.client, url, proxy).sha256 == chain.origin.digests["small.bin"]
 
     with gateway(chain) as verdicts:
-        with silent(chain.testbed["core"], "eth0"):
+        with silent_link(chain.testbed["core"], "eth0"):
             wait_until(succeeds, "requests use the other uplink")
             wait_until(
                 lambda: verdicts() == {"eth0": "no answer", "wlan0": "good"}, "the gateway detects the silent uplink"

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.services import wait_until
-from mptcp_lab.testbed.system_state import FILES, PROCESSES, State, differences, without
+from mptcp_lab.testbed.system_state import FILES, PROCESSES, State, differences, without_dumps
 
 KEEPER_PARTS = (PROCESSES, FILES)
 """Parts of the state in which the keeper (``mptcp_pm/keeper.py``) appears. It ends with the last MPTCP connection, not
@@ -21,7 +21,7 @@ def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bo
     *keeper*: remaining connections still need the keeper, so it may still run.
     """
     after = state()
-    assert_same(without(before, *KEEPER_PARTS), without(after, *KEEPER_PARTS))
+    assert_same(without_dumps(before, *KEEPER_PARTS), without_dumps(after, *KEEPER_PARTS))
 
     def is_same() -> bool:
         nonlocal after

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The loss and the delay, with the meaning and the parameter names of tc-netem(8), and a random generator whose
- * sequence depends only on its seed, on every machine.
+ * The elements `gemodel` (loss) and `delay`, with the meaning and the parameter names of tc-netem(8), and a random
+ * generator whose sequence depends only on its seed, on every machine.
  */
 
 #include "elements.h"

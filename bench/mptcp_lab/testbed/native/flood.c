@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * flood: UDP packets at a rate that a program in Python cannot send.
+ * flood: sends or receives UDP packets at rates that are too high for Python.
  *
  *     flood send LOCAL_PORT ADDRESS PORT BYTES PER_SECOND SECONDS
  *     flood receive PORT

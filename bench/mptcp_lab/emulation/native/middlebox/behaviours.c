@@ -13,7 +13,7 @@
 #define NAT_HOST 77
 #define NAT_PORT 0x0400
 #define SMALLEST_SPLIT 64
-#define REORDERED 10 /* one of this number of segments with data is overtaken */
+#define REORDERED 10 /* of this number of segments with data, one is overtaken */
 #define OVERTAKEN 3  /* number of segments that overtake it */
 #define SHORT_ADDRESS "10,77,1,2,"
 #define LONG_ADDRESS "192,168,100,200,"
@@ -32,14 +32,14 @@ struct flow {
 };
 
 static struct flow flows[FLOWS];
-static uint32_t inside; /* the address behind the NAT */
+static uint32_t inside_address; /* the address behind the NAT */
 
 static struct {
 	uint8_t bytes[MAX_PACKET];
 	size_t length;
 	int64_t due;
 	enum way way;
-	int passed; /* number of segments that overtook it */
+	int overtaken_by; /* number of segments that overtook it */
 } held;
 
 static struct flow *flow_of(enum way way, const struct segment *segment)
@@ -83,10 +83,10 @@ static void nat(enum way way, struct segment *segment, int64_t now, emit_functio
 
 	(void)now;
 	if (way == UP) {
-		inside = get32(address);
-		put32(address, (inside & ~0xffu) | NAT_HOST);
+		inside_address = get32(address);
+		put32(address, (inside_address & ~0xffu) | NAT_HOST);
 	} else if (address[3] == NAT_HOST) {
-		put32(address, inside);
+		put32(address, inside_address);
 	}
 	put16(port, get16(port) ^ NAT_PORT);
 	send_on(segment, emit);
@@ -208,7 +208,7 @@ static void hold(enum way way, struct segment *segment, int64_t now)
 	memcpy(held.bytes, segment->bytes, held.length);
 	held.due = now + HOLD_NANOSECONDS;
 	held.way = way;
-	held.passed = 0;
+	held.overtaken_by = 0;
 }
 
 static bool follows(enum way way, const struct segment *first, const struct segment *second)
@@ -298,7 +298,7 @@ static void reorder(enum way way, struct segment *segment, int64_t now, emit_fun
 		return;
 	}
 	send_on(segment, emit);
-	if (held.length > 0 && held.way == way && ++held.passed == OVERTAKEN)
+	if (held.length > 0 && held.way == way && ++held.overtaken_by == OVERTAKEN)
 		send_held(emit);
 }
 

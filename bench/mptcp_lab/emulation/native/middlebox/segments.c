@@ -116,7 +116,7 @@ static bool is_mptcp(uint8_t kind)
 	return kind == OPTION_MPTCP;
 }
 
-static bool is_extension(uint8_t kind)
+static bool is_not_timestamp(uint8_t kind)
 {
 	return kind != 8; /* 8: time stamps, which RFC 7323 requires in each segment */
 }
@@ -128,7 +128,7 @@ void segment_without_mptcp(struct segment *segment, bool nop)
 
 void segment_without_extensions(struct segment *segment)
 {
-	filter_options(segment, is_extension, false);
+	filter_options(segment, is_not_timestamp, false);
 }
 
 static uint32_t sum(const uint8_t *bytes, size_t length, uint32_t total)
@@ -138,7 +138,7 @@ static uint32_t sum(const uint8_t *bytes, size_t length, uint32_t total)
 	return length == 1 ? total + ((uint32_t)bytes[0] << 8) : total;
 }
 
-static uint16_t folded(uint32_t total)
+static uint16_t fold_checksum(uint32_t total)
 {
 	while (total >> 16 != 0)
 		total = (total & 0xffff) + (total >> 16);
@@ -152,8 +152,8 @@ void segment_finish(struct segment *segment)
 
 	put16(ip + 2, (uint16_t)segment_length(segment));
 	put16(ip + 10, 0);
-	put16(ip + 10, folded(sum(ip, segment->ip, 0)));
+	put16(ip + 10, fold_checksum(sum(ip, segment->ip, 0)));
 	tcp[12] = (uint8_t)((segment->tcp / 4) << 4 | (tcp[12] & 0x0f));
 	put16(tcp + 16, 0);
-	put16(tcp + 16, folded(sum(tcp, length, sum(ip + 12, 8, PROTOCOL_TCP + (uint32_t)length))));
+	put16(tcp + 16, fold_checksum(sum(tcp, length, sum(ip + 12, 8, PROTOCOL_TCP + (uint32_t)length))));
 }
