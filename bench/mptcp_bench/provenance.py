@@ -34,7 +34,12 @@ def _output(*argv: str) -> str | None:
 
 def _commit(repository: Path = REPOSITORY) -> str:
     git = ("git", "--no-optional-locks", "-c", f"safe.directory={repository}", "-C", str(repository))
-    return _output(*git, "describe", "--always", "--abbrev=40", "--exclude=*", "--broken") or UNKNOWN
+    commit = _output(*git, "rev-parse", "HEAD")
+    if commit is None:
+        return UNKNOWN
+    # Git's command describe writes the index, or takes a file for changed that only has another time stamp.
+    changed = _output(*git, "status", "--porcelain", "--untracked-files=no")
+    return commit + ("-broken" if changed is None else "-dirty" if changed else "")
 
 
 def _squid_version() -> str:

@@ -73,9 +73,6 @@ class Bed:
     next_line_at: float = 0.0
     """Seconds after the download's start at which the next line with rates is due."""
 
-    def check_emulation(self) -> None:
-        """Do nothing: if late packets lower a rate, the aims take into account whether the machine was busy."""
-
     def download(self, trial: Trial) -> Download:
         """Measure a download. Raises TestbedError if the product failed."""
         if trial.is_capped and self.throttler is None:

@@ -39,7 +39,7 @@ class Claim:
     """The mean has an interval after two rounds, but this interval assumes a normal distribution. ``each``: all values
     must be within the bounds. An example is yes (1) or no (0)."""
     reference: tuple[float, ...] | None = None
-    """If given, a claim about the mean of *values* as a multiple of the mean of *reference* (Welch's t)."""
+    """If given, the bounds are for the mean of *values* as a multiple of the mean of *reference* (Welch's t)."""
 
     @property
     def aim(self) -> Aim:

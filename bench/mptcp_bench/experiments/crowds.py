@@ -175,7 +175,7 @@ COLUMNS: tuple[Column[str, Measured], ...] = (
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
-    needs=("root", "mptcp", "apache2", "squid", "gcc", "nftables"),
+    needs=("root", "mptcp", "apache2", "squid", "gcc", "nftables", "mptcpize"),
     cells=lambda chosen: [ALONE, *(arm for arm in CONNECTIONS if arm in chosen.arm)],
     bed=start_site,
     measure=measure,

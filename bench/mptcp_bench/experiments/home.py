@@ -188,7 +188,7 @@ class Site:
         return self._measure_each_way(lambda: 1e3 * median([greeting_seconds() for _ in range(3)]))
 
     def outage(self) -> dict[str, float]:
-        """Return seconds: a download's longest pause and durations of requests in an outage; then the recovery."""
+        """Return seconds: a download's longest pause and requests' durations in an outage, and the recovery time."""
         with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
             with home.silent_link(self.testbed["core"], "eth0"):

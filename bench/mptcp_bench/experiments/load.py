@@ -14,7 +14,7 @@ port, without Squid. The client closes each connection half a second later. No e
 connection and both subflows exactly once, if a kernel entry was added and removed for each capped subflow, and if no
 path-manager event and no segment was dropped.
 
-For *held*, the crowd's tunnels pass the real Squid. The joins are those of other connections, on another port. In the
+For *held*, the crowd's tunnels pass the real Squid. The joins are those of other connections, on another port. At the
 end, the console is measured, while ten browsers show its page and its metrics are scraped.
 """
 
@@ -285,7 +285,7 @@ class HeldCell:
             scrapes = []
             for _ in range(SCRAPES):
                 time.sleep(SPAN_SECONDS / SCRAPES)
-                scrapes.append(_scrape_seconds(node))
+                scrapes.append(_scrape_seconds(node, tunnels))
             lag_with = throttler.status()["counters"]["loop"]["recent"]
             console_resident = user_memory(console.pid, "Rss") / 1e6
         load_policy(UNCAPPED)
@@ -343,10 +343,12 @@ def _console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Pro
             raise TestbedError("the console ended the stream of a page")
 
 
-def _scrape_seconds(node: LiveNode) -> float:
-    """Return the seconds of a query of the console's ``/metrics``."""
+def _scrape_seconds(node: LiveNode, tunnels: int) -> float:
+    """Return the seconds of a query of the console's ``/metrics``; infinity if the answer lacks the *tunnels*."""
     url = f"http://127.0.0.1:{CONSOLE_PORT}/metrics"
-    return float(node.run(["curl", "-sf", "-m", "20", "-o", "/dev/null", "-w", "%{time_total}", url]).stdout)
+    answer = node.run(["curl", "-sf", "-m", "20", "-w", "%{time_total}", url]).stdout
+    metrics, _, seconds = answer.rpartition("\n")
+    return float(seconds) if f"\nmptcp_throttler_connections {tunnels}.0\n" in metrics else math.inf
 
 
 PARTS = ("joins", "rate", "held")

@@ -196,7 +196,7 @@ def paper_figure(
 
     *titles*: title and subtitle of the picture. The cells *compared* are measured with each value of the parameter, and
     the cells *busy* once. *varied*: the parameter's meaning, its values, and its values in a quick run. *seconds*:
-    duration of a measurement, and in a quick run.
+    duration of a measurement, normally and in a quick run.
     """
     proxies = tuple(dict.fromkeys(cell.proxy for cell in compared if cell.proxy != DIRECT))
     meaning, usual, quick = varied

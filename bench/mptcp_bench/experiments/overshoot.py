@@ -92,17 +92,8 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     capped = bed.static_class(CAP, 1)
     added, before = Added(bed.client, bed.proxy), router.interface_bytes("lan").sent
     proxy_url = f"http://{bed.proxy.service_address()}:{PROXY_PORT}"
-    argv = [
-        "curl",
-        "-s",
-        "-m",
-        f"{TRANSFER_SECONDS + 30:g}",
-        "-o",
-        "/dev/null",
-        "-x",
-        proxy_url,
-        bed.origin.url(str(FILE_BYTES)),
-    ]
+    argv = ["curl", "-s", "-m", f"{TRANSFER_SECONDS + 30:g}", "-o", "/dev/null", "-x", proxy_url]
+    argv.append(bed.origin.url(str(FILE_BYTES)))
     with ExitStack() as stack:
         if variant == "static":
             stack.enter_context(capped)

@@ -48,8 +48,8 @@ ATTEMPTS = 3
 class Attempts:
     """The attempts of an experiment's runs.
 
-    If a path was not emulated as configured, the machine is the cause. Any other failure may be the product's, and must
-    not be hidden by the next attempt: an aim is that there is none.
+    If a path was not emulated as configured, the machine is the cause. Any other failure may be the product's. The next
+    attempt must not hide it, so that each repetition after such a failure misses an aim.
     """
 
     def __init__(self, console: Console) -> None:

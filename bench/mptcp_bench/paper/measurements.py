@@ -67,7 +67,7 @@ class Download:
     """One download: numbers in SI units. A number is None if it was not measured."""
 
     fell_back: bool
-    """Whether the connection fell back to plain TCP. If a direct download did not, it has no other values."""
+    """Whether the connection fell back to plain TCP. A direct download without a fallback has no other values."""
     goodput: float | None = figure("goodput, Mbit/s", None, scale=1e-6)
     duration: float | None = figure("completion time, s", None, digits=3)
     share_ethernet: float | None = figure("share of Ethernet, %", None, scale=100, digits=1)

@@ -59,6 +59,8 @@ def parse_loss(text: str) -> GilbertElliott | None:
         return UniformLoss(numbers[0]) if numbers[0] else None
     if len(numbers) != 4:
         raise ValueError(f'{text!r}: one percentage ("1%") or four, p,r,1-h,1-k of the Gilbert-Elliott model')
+    if not any(numbers[:2]):
+        raise ValueError(f"{text!r}: p and r are both 0, so that the model would never change its state")
     return GilbertElliott(*numbers)
 
 

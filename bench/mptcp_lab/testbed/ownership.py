@@ -55,8 +55,12 @@ class Run:
 @contextmanager
 def registry() -> Iterator[None]:
     """Hold the lock under which runs are claimed, examined and removed."""
-    RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
-    with (RUN_DIRECTORY / "registry").open("w") as file:
+    try:
+        RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
+        file = (RUN_DIRECTORY / "registry").open("w")
+    except PermissionError:
+        raise TestbedError(f"open {RUN_DIRECTORY}: permission denied: the testbed needs root") from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
