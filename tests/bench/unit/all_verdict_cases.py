@@ -6,13 +6,9 @@ from __future__ import annotations
 from mutants import VerdictCases
 from mutants_of_caps import GUARD, ONSET_CASES, OVERSHOOT, STARVATION
 from mutants_of_downloads import GOODPUT, PAGES, RECOVERY, STEERING
-from mutants_of_home import HOME
 from mutants_of_load import CROWDS, LOAD, SOAK
-from mutants_of_middleboxes import MIDDLEBOXES
-from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
-from mutants_of_relay import RELAY
-from mutants_of_tunnel import TUNNEL
-from mutants_of_vpn import VPN
+from mutants_of_relay import HOME, MIDDLEBOXES, MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY, RELAY
+from mutants_of_vpn import TUNNEL, VPN
 
 VERDICT_CASES: dict[str, VerdictCases] = {
     "crowds": CROWDS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mutants import Load, between, constant, series, verdict_cases
+from mutants import Load, VerdictCases, between, constant, series
 
 from mptcp_bench.experiments import guard, onset, overshoot, starvation
 from mptcp_bench.experiments.columns import Turn
@@ -21,7 +21,7 @@ def onset_run(turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = 
     return onset.judge(samples, turn.cell, ONSET)
 
 
-ONSET_CASES = verdict_cases(
+ONSET_CASES = VerdictCases(
     onset.SCENARIO,
     {"cc": "bbr", "rtt": "20/20", "cap": "100-5", "variant": "soft", "runs": "3", "direction": "all"},
     onset_run,
@@ -56,7 +56,7 @@ def guard_run(
     return guard.judge(samples, FAULT_AT, FAULT_AT, int(is_on))
 
 
-GUARD = verdict_cases(
+GUARD = VerdictCases(
     guard.SCENARIO,
     {"rtt": "20", "fault": "silence", "runs": "3"},
     guard_run,
@@ -88,7 +88,7 @@ def overshoot_run(
     return overshoot.judge(series({"eth0": ethernet, "wlan0": other}, overshoot.TRANSFER_SECONDS))
 
 
-OVERSHOOT = verdict_cases(
+OVERSHOOT = VerdictCases(
     overshoot.SCENARIO,
     {"runs": "2"},
     overshoot_run,
@@ -114,7 +114,7 @@ def starvation_run(
     return starvation.judge(series({"eth0": constant(ethernet), "wlan0": constant(wifi)}, 10), turn.cell, 1.0)
 
 
-STARVATION = verdict_cases(
+STARVATION = VerdictCases(
     starvation.SCENARIO,
     {"layout": "vanished-4", "runs": "2"},
     starvation_run,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mutants import MBIT, Load, between, constant, series, verdict_cases
+from mutants import MBIT, Load, VerdictCases, between, constant, series
 
 from mptcp_bench.experiments import goodput, pages, recovery, steering
 from mptcp_bench.experiments import steering_outages as outages
@@ -36,7 +36,7 @@ def goodput_run(
     return goodput.Measurement((0.99 + turn.number / 1e4) * payload, ethernet * MBIT, wifi * MBIT)
 
 
-GOODPUT = verdict_cases(
+GOODPUT = VerdictCases(
     goodput.SCENARIO,
     {},
     goodput_run,
@@ -70,7 +70,7 @@ def recovery_run(
     return recovery.Measurement(**{**empty, **shares, "restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change})
 
 
-RECOVERY = verdict_cases(
+RECOVERY = VerdictCases(
     recovery.SCENARIO,
     {"netfilter": "nftables"},
     recovery_run,
@@ -111,7 +111,7 @@ def pages_run(
     return replace(found, first=0.1, later=0.1) if turn.variant == "none" else replace(found, first=first, later=later)
 
 
-PAGES = verdict_cases(
+PAGES = VerdictCases(
     pages.SCENARIO,
     {"size": "100k", "runs": "2"},
     pages_run,
@@ -182,7 +182,7 @@ def all_modes(loads: Loads, kinds: Sequence[str] = tuple(SOUND_LOADS)) -> dict[s
     return {"changed": dict.fromkeys(kinds, loads)}
 
 
-STEERING = verdict_cases(
+STEERING = VerdictCases(
     steering.SCENARIO,
     {"rtt": "20/20", "runs": "2", "mode": f"none,{ACTIVE},{ORDER},smallest-delay", "fault": "silent", "outage": "8",
      "load": "full,upload"},

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mutants import verdict_cases
+from mutants import VerdictCases
 
 from mptcp_bench.experiments import crowds, load, soak
 from mptcp_bench.experiments.columns import Turn
@@ -40,7 +40,7 @@ def load_run(turn: Turn[load.Cell], part: type | None = None, **change: Any) -> 
     return replace(found, **change) if part is not None and isinstance(turn.cell, part) else found
 
 
-LOAD = verdict_cases(
+LOAD = VerdictCases(
     load.SCENARIO,
     {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables"},
     load_run,
@@ -86,7 +86,7 @@ def soak_run(
     return soak.Soak(readings, **{"remnants": (), "ended": 0, "cores": 0.1, **more})
 
 
-SOAK = verdict_cases(
+SOAK = VerdictCases(
     soak.SCENARIO,
     {},
     soak_run,
@@ -128,7 +128,7 @@ def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **chan
     return replace(found, **change) if is_busy or not alone else found
 
 
-CROWDS = verdict_cases(
+CROWDS = VerdictCases(
     crowds.SCENARIO,
     {"runs": "3"},
     crowds_run,
