@@ -1,25 +1,42 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parts of experiments that no mutant reaches: reactions, caps, layouts, a picture, the client of pages."""
+"""Tests for parts of experiments that no mutant reaches."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
-from mutants_of_caps import onset_run
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mptcp_bench.experiments import onset
-from mptcp_bench.experiments.columns import Results, Run, Turn
+from mptcp_bench.experiments import pages
+from mptcp_bench.experiments.claims import Claim
 from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
-from mptcp_bench.experiments.soak import misplaced
+from mptcp_bench.experiments.peers import nginx_features
+from mptcp_bench.experiments.relay import SCENARIO, lacking
+from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, protocol_error
+from mptcp_bench.experiments.relay_load import BUCKETS, buffers, latencies, octets, user_memory
+from mptcp_bench.experiments.soak import descriptors, misplaced
 from mptcp_bench.experiments.starvation import LAYOUTS, Layout
+from mptcp_bench.experiments.tunnel_parts import Poll, Silence, reactions, to_call
+from mptcp_bench.experiments.vpn_losses import bursts
+from mptcp_bench.wire.capture import captured
 from mptcp_lab.agent import fetch
+from mptcp_lab.agent.processes import kill_tree
+from mptcp_lab.agent.processors import process_seconds, tree_seconds
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
@@ -76,19 +93,6 @@ def test_layout_can_be_built_and_its_policy_has_its_caps(layout: Layout) -> None
     assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == pytest.approx(caps)
 
 
-def test_picture_shows_the_first_cell_that_has_both_landings(tmp_path: Path) -> None:
-    """All transfers of a cell may have failed."""
-    first, second = onset.SCENARIO.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
-    turns = [Turn(first, "soft", 1), Turn(second, "at-once", 1), Turn(second, "soft", 1)]
-    runs = [Run(turn, onset_run(turn)) for turn in turns]
-    assert onset.pictures(Results(turns, runs[:2])) == []
-    [picture] = onset.pictures(Results(turns, runs))
-    picture.draw(tmp_path / "x.svg")
-    text = (tmp_path / "x.svg").read_text()
-    assert str(second) in text
-    assert str(first) not in text
-
-
 @pytest.mark.parametrize(("kind", "octets"), [("get", 300), ("keepalive", 300), ("get", 299)])
 def test_client_of_many_files_reports_complete_and_incomplete_files(
     kind: str, octets: int, monkeypatch: pytest.MonkeyPatch
@@ -118,3 +122,172 @@ def test_client_of_many_files_reports_complete_and_incomplete_files(
     error = None if octets == 300 else "ended after 299 of 300 bytes"
     assert [each["error"] for each in asyncio.run(download())] == [error] * 6
     assert len(connections) == (2 if kind == "keepalive" else 6)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [((0.9, 1.0) * 3, "holds"), ((0.5, 0.7) * 3, "fails"), ((0.7, 0.9) * 3, "not judged"), ((0.9,) * 5, "not judged"),
+     ((), "not judged"), ((0.9, math.nan) * 3, "not judged")],
+)  # fmt: skip
+def test_claim_is_judged_only_if_its_whole_interval_is_on_one_side(values: Sequence[float], verdict: str) -> None:
+    assert Claim("x", "y", tuple(values), least=0.8).verdict == verdict
+
+
+def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_is_final() -> None:
+    polls = [Poll(0.0, True, True), Poll(1.0, False, True), Poll(2.0, True, False), Poll(3.0, True, True)]
+    assert reactions(polls, 0.5, 1.5, 0.3) == Silence(relay=0.5, proxy=1.5, back=1.5, lost=0.3)
+    polls += [Poll(4.0, True, False), Poll(5.0, True, True)]
+    assert reactions(polls, 0.5, 1.5, 0).back == 3.5
+    assert reactions([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
+    assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
+
+
+def test_a_packet_of_a_call_that_came_twice_counts_once_and_by_its_first_arrival() -> None:
+    call = to_call([(number, 0, 20_000_000) for number in range(150)] + [(7, 0, 90_000_000)])
+    assert (call.median, call.p99, call.loss) == (0.02, 0.02, 0.5)
+
+
+def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = SCENARIO.cells(SCENARIO.chosen({}))
+    cells = {(cell.proxy, cell.client): cell.tasks for cell in every}
+    assert len({cell.setting for cell in every}) == 4
+    assert [client for proxy, client in cells if proxy == "squid"] == ["tcp"]
+    assert [client for proxy, client in cells if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
+    assert cells["haproxy", "tcp"] == ("get", "requests", "idle-get")
+    assert (cells[DIRECT, "tcp"], cells[LIMIT, "tcp"]) == (("get", "requests"), TASKS)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
+    assert lacking(Cell(DIRECT, "tcp", Setting(own_processor=True))) is not None
+    assert lacking(Cell(DIRECT, "tcp")) is None
+
+
+@pytest.mark.parametrize(
+    ("build", "features"),
+    [
+        ("nginx version: nginx/1.29.6\nconfigure arguments:", (False, False)),
+        ("nginx version: nginx/1.29.7\nconfigure arguments:", (True, False)),
+        ("nginx version: nginx/1.31.0\nconfigure arguments: --prefix=/x", (True, True)),
+        ("nginx version: nginx/1.32.0\nconfigure arguments: --without-http_tunnel_module", (True, False)),
+        ("", (False, False)),
+    ],
+)
+def test_nginx_has_the_features_of_its_version_and_build(build: str, features: tuple[bool, bool]) -> None:
+    assert nginx_features(build) == features
+
+
+@given(st.lists(st.integers(0, 10**11), min_size=1), st.sampled_from((0.1, 50, 90, 99, 100)))
+def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int], percent: float) -> None:
+    counts = [0] * BUCKETS
+    for value in values:
+        # The bucket as native/relay_load.c computes it.
+        shift = max(0, value.bit_length() - 6)
+        counts[shift * 32 + (value >> shift)] += 1
+    exact = sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
+    assert latencies(counts, (percent,))[0] * 1e9 == pytest.approx(exact, rel=1 / 32, abs=1)
+    assert latencies([0] * BUCKETS, (percent,)) == (math.inf,)
+
+
+@pytest.mark.parametrize(
+    ("client", "capable", "joins", "reason"),
+    [
+        ("mptcp1", 9, 0, "9 of 10 connections were Multipath TCP"),
+        ("mptcp2", 10, 9, "9 of 10 connections had a second subflow"),
+        ("tcp", 1, 0, "1 connections were Multipath TCP"),
+        ("mptcp1", 10, 1, "1 second subflows"),
+        ("mptcp2", 10, 10, None),
+    ],
+)
+def test_connections_of_another_kind_are_void(client: str, capable: int, joins: int, reason: str | None) -> None:
+    assert protocol_error(client, 10, capable, joins) == reason
+
+
+def test_cost_of_nothing_is_infinite_and_unseen_processor_time_is_not_free() -> None:
+    assert (cost("get", 1.0, 500_000_000, 0), cost("requests", 1.0, 1, 10_000)) == (2.0, 100.0)
+    assert cost("get", 1.0, 0, 0) == math.inf
+    assert math.isnan(cost("get", 0.0, 500_000_000, 0))
+
+
+def test_buffers_of_a_socket_may_be_negative() -> None:
+    """Defect: a socket whose forward allocation was 20 bytes below zero counted as 4 GB."""
+    line = "ESTAB 0 0 10.77.8.2:3128 10.77.1.2:4\n\t skmem:(r1000,rb131072,t7,tb87040,f20,w3,o0,bl0,d0)\n"
+    assert buffers(line + line.replace("f20", f"f{2**32 - 20}")) == 1023 + 983
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_bursts_are_runs_without_a_gap(lost: set[int]) -> None:
+    lengths = bursts(sorted(lost))
+    assert sum(lengths) == len(lost)
+    assert len(lengths) == sum(number - 1 not in lost for number in lost)
+
+
+def failing(*_: object, **__: object) -> NoReturn:
+    raise TestbedError("no end")
+
+
+def capture_packets(host: Any) -> None:
+    with captured(host, ["wan0"], "tcp"):
+        pass
+
+
+def download_pages(host: Any) -> None:
+    [cell, *_] = pages.SCENARIO.cells(pages.SCENARIO.chosen({}, quick=True))
+    origin: Any = SimpleNamespace(host=SimpleNamespace(service_address=lambda: "192.0.2.2"))
+    lab: Any = type("Lab", (dict,), {"directory": host.directory})(client=host)
+    pages.Bed(lab, origin, "192.0.2.1")._run_agent(cell)
+
+
+@pytest.mark.parametrize(("measure", "end"), [(capture_packets, "stop"), (download_pages, "kill")])
+def test_program_of_a_failed_measurement_is_ended(tmp_path: Path, measure: Callable[[Any], None], end: str) -> None:
+    """Defect: tcpdump and the client of many files kept running after a failure."""
+    ends: list[str] = []
+    ways = {way: lambda way=way: ends.append(way) for way in ("stop", "kill")}
+    host = SimpleNamespace(
+        name="proxy",
+        directory=tmp_path,
+        run=lambda *_, **__: [],
+        agent=lambda *_: [],
+        popen=lambda argv, name: SimpleNamespace(name=name, running=True, output=failing, wait=failing, **ways),
+        address=lambda device: "192.0.2.1",
+        write=lambda name, text: tmp_path / name,
+    )
+    with pytest.raises(TestbedError, match=r"^no end$"):
+        measure(host)
+    assert ends == [end]
+
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+WORKER_SECONDS, WORKER_BYTES = 0.2, 8_000_000
+PROGRAM = f"""
+import os, sys, time
+for _ in range(2):
+    if not os.fork():
+        held = bytearray(os.urandom({WORKER_BYTES}))
+        while time.process_time() < {WORKER_SECONDS}:
+            pass
+        os.write(1, b"ready\\n")  # one write, so that the lines of both are not mixed
+        sys.stdin.readline()
+        os._exit(0)
+for _ in range(2):
+    os.wait()
+print("ended", flush=True)
+time.sleep(600)
+"""
+"""An idle process with two workers, which end after a line of input."""
+
+
+def test_usage_includes_all_processes_and_the_time_of_ended_children() -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        try:
+            assert [parent.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+            assert tree_seconds(parent.pid) >= process_seconds(parent.pid) + 2 * WORKER_SECONDS
+            for kind in ("Pss", "Rss"):
+                own = octets(Path(f"/proc/{parent.pid}/smaps_rollup").read_text(), kind)
+                assert user_memory(parent.pid, kind) >= own + 2 * WORKER_BYTES
+            assert descriptors(parent.pid) >= 3 * 3
+            parent.stdin.close()
+            assert parent.stdout.readline() == b"ended\n"
+            assert tree_seconds(parent.pid) < 2 * WORKER_SECONDS
+            assert tree_seconds(parent.pid, ended=True) >= 2 * (WORKER_SECONDS - 2 * TICK)
+        finally:
+            kill_tree(parent.pid)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for intervals, percentiles and comparisons: textbook values, and noise that confirms nothing."""
+"""Tests for intervals, percentiles and comparisons: the values of SciPy, and samples without an interval."""
 
 from __future__ import annotations
 
@@ -24,18 +24,28 @@ from mptcp_bench.statistics import (
 SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_size=2, max_size=12)
 
 
-def test_interval_of_the_mean_is_students() -> None:
-    # t(0.975, 4) = 2.776 (from the tables of any textbook); the standard deviation is 1.5811.
-    found = mean_interval([1, 2, 3, 4, 5])
-    assert found.mean == 3
-    assert found.half == pytest.approx(2.7764 * 1.5811 / 5**0.5, rel=1e-4)
-    assert mean_interval([7.0, 7.0, 7.0]).half == 0
-    assert mean_interval([4.0]).half is None
-    # t(0.95, 4) = 2.132: one-sided bounds are closer.
-    assert mean_bounds([1, 2, 3, 4, 5]) == pytest.approx((3 - 1.5075, 3 + 1.5075), abs=1e-3)
-    assert mean_bounds([7.0, 7.0]) == (7, 7)
-    assert mean_bounds([1.0, math.inf]) == (math.inf, math.inf)
+@given(SAMPLES, SAMPLES, st.sampled_from([0.5, 0.95, 1.0, 2.0]))
+def test_intervals_are_those_of_student_and_welch(sample: list[float], reference: list[float], factor: float) -> None:
+    scaled = [factor * value for value in reference]
+    assume(standard.variance(sample) > 1e-6 and standard.variance(scaled) > 1e-6)
+    mean, found = mean_interval(sample), compare(sample, reference, factor)
+    assert mean.half is not None
+    student, welch = stats.ttest_1samp(sample, 0), stats.ttest_ind(sample, scaled, equal_var=False)
+    # Two one-sided bounds of 95 % form a two-sided interval of 90 %.
+    for pair, interval in (
+        ((mean.mean - mean.half, mean.mean + mean.half), student.confidence_interval()),
+        (mean_bounds(sample), student.confidence_interval(0.9)),
+        ((found.low, found.high), welch.confidence_interval(0.9)),
+    ):
+        assert pair == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
+
+
+def test_a_single_run_has_no_bounds_and_equal_values_have_no_spread() -> None:
+    assert (mean_interval([7.0, 7.0, 7.0]).half, mean_interval([4.0]).half) == (0, None)
+    assert (mean_bounds([7.0, 7.0]), mean_bounds([1.0, math.inf])) == ((7, 7), (math.inf, math.inf))
     assert all(map(math.isnan, (*mean_bounds([]), *mean_bounds([3.0]), *mean_bounds([3.0, math.nan]))))
+    assert compare([200.0], [100.0, 101.0]).low is compare([200.0, 201.0], [100.0]).high is None
+    assert (compare([9.0, 9.0], [7.0, 7.0]).low, compare([9.0, 9.0], 7.0).high) == (2, 2)
 
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50))
@@ -47,8 +57,7 @@ def test_percentiles_increase_from_minimum_to_maximum(values: list[float]) -> No
 
 
 def test_percentile_may_be_infinite() -> None:
-    assert median([1.0, math.inf, math.inf]) == math.inf
-    assert median([1.0, 2.0, math.inf]) == 2.0
+    assert (median([1.0, math.inf, math.inf]), median([1.0, 2.0, math.inf])) == (math.inf, 2.0)
     assert percentile([], 99, default=math.inf) == math.inf
 
 
@@ -56,18 +65,3 @@ def test_interval_of_the_median() -> None:
     # Ranks from Conover's table.
     ranks = {0: None, 5: None, 6: (1, 6), 8: (1, 8), 9: (2, 8), 12: (3, 10), 20: (6, 15)}
     assert {n: exact_median_interval(range(n, 0, -1)) for n in ranks} == ranks
-
-
-@given(SAMPLES, SAMPLES, st.sampled_from([0.5, 0.95, 1.0, 2.0]))
-def test_comparison_is_welchs(sample: list[float], reference: list[float], factor: float) -> None:
-    scaled = [factor * value for value in reference]
-    assume(standard.variance(sample) > 1e-6 and standard.variance(scaled) > 1e-6)
-    found = compare(sample, reference, factor)
-    # Two one-sided bounds of 95 % form a two-sided interval of 90 %.
-    interval = stats.ttest_ind(sample, scaled, equal_var=False).confidence_interval(0.9)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
-
-
-def test_a_single_run_has_no_bounds_and_equal_values_have_no_spread() -> None:
-    assert compare([200.0], [100.0, 101.0]).low is compare([200.0, 201.0], [100.0]).high is None
-    assert (compare([9.0, 9.0], [7.0, 7.0]).low, compare([9.0, 9.0], 7.0).high) == (2, 2)
