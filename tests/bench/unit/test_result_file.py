@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from found_results import OURS, PAPERS
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -23,9 +22,46 @@ from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.experiments import Experiment
 from mptcp_bench.experiments.aims import Aim, missed
 from mptcp_bench.experiments.findings import Findings, Picture
-from mptcp_bench.result_file import FILE, Verdict, load
+from mptcp_bench.result_file import FILE, ExperimentResult, Provenance, Table, Verdict, load
 from mptcp_lab.testbed import TestbedError
 
+PROVENANCE = Provenance(
+    command="mptcp-bench run fig3 --seed 7",
+    commit="0123456789abcdef0123456789abcdef01234567",
+    kernel="6.18.44",
+    processors=2,
+    squid="5.7",
+    python="3.11.2",
+    seed=7,
+    started="2026-01-02T03:04:05+00:00",
+)
+OURS = ExperimentResult(
+    provenance=PROVENANCE,
+    experiment="recovery",
+    title="kill -9",
+    parameters={"runs": 3},
+    seed=7,
+    complete=True,
+    aims=(
+        Verdict("iptables: gap", 0.125, " s", None, 0.25),
+        Verdict("nftables: gap", None, " s", None, 0.25),
+        Verdict("nftables: seconds", 0.7),
+    ),
+    tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0 <100>", "5.0"),)),),
+    pictures=("drawn",),
+    data={"samples": [1, 2, 3]},
+)
+PAPERS = replace(
+    OURS,
+    experiment="fig3",
+    title="Figure 3: Multipath TCP",
+    aims=(
+        Verdict("No less than TCP.", None, verdict="holds", said="113 against 92 Mbit/s."),
+        Verdict("Wi-Fi stays unused.", None, verdict="differs", said="It carried 20 %.", why="The scheduler fills it."),
+    ),
+    pictures=("figure",),
+    notes=("1 × fell back",),
+)
 SOUND = Aim("a: share", 0.97, least=0.95, most=1.05)
 AIMS = (SOUND, Aim("b: gap", 0.5, " s", most=0.25), Aim("c: reload", math.inf, " s", most=5), Aim("d: greatest", 12))
 
