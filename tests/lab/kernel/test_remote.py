@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a lab whose client, proxy and origin are reached only by ssh: a download, and that nothing is left behind.
+"""Tests for a lab whose hosts are reached only by ssh: an experiment of the paper, and that nothing is left behind.
 
 The hosts are namespaces with an sshd each (``ssh_hosts``). The driver runs in another namespace, from which it can
 reach them, but not their files or kernel.
@@ -7,27 +7,25 @@ reach them, but not their files or kernel.
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from platform import release
 from typing import Any
 
 import pytest
 from ssh_hosts import PARTS, USER, SshHosts, plain, start
 
+from mptcp_bench.result_file import FILE, load
 from mptcp_lab.agent.processes import TMPFS
 from mptcp_lab.remote import SshHost, read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, TestbedError
-from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
-from mptcp_lab.testbed.transfer import observe, wget
+from mptcp_lab.testbed.installed import program
+from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
-
-SIZE = 20_000_000
-"""Bytes of a download, which takes seconds under the cap: on a busy machine, the second subflow joins late."""
-CAP = 5_000_000
 
 
 @pytest.fixture(scope="module")
@@ -58,37 +56,24 @@ def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
         yield stack.enter_context(SshHost(read_inventory(hosts.inventory()).origin))
 
 
-def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
-    inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))
-    with hosts.core.entered(), remote_lab(inventory) as lab:
-        assert lab.client.run(["id", "-u"]).stdout == "0\n", "the user may run sudo without a password"
-        assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
-        assert lab.proxy_devices == ("wan0",)
-        # The driver cannot access the hosts' files.
-        assert not lab.client.directory.exists()
-        origin = start_origin(lab.origin, {"file": SIZE}, ports=(80,))
-        proxy = start_proxy(lab.proxy)
-        paths = {path.name: {"clients": [lab.client.address(path.device)]} for path in lab.paths}
-        rule = {"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": f"{CAP} bit/s"}}
-        policy = lab.proxy.write("policy.yaml", json.dumps({"version": 1, "paths": paths, "rules": [rule]}))
-        config = write_throttler_config(lab.proxy, policy, interfaces=lab.proxy_devices)
-        throttler = start_throttler(lab.proxy, config)
-
-        def ethernet_is_spared() -> bool:
-            seen = observe(lab, wget(origin.url("file"), proxy=proxy, multipath=True), timeout=300)
-            assert (seen.status, seen.said and "error" in seen.said, seen.octets) == (0, False, SIZE)
-            assert seen.sha256 == origin.digests["file"]
-            assert (seen.protocol.requested, seen.protocol.fallbacks, seen.protocol.joins >= 1) == (1, 0, True)
-            first, last = seen.samples[0].octets, seen.samples[-1].octets
-            received = {name: last[name] - first[name] for name in ("ethernet", "wifi")}
-            # Without a cap, Ethernet with its 100 Mbit/s would carry more.
-            return received["wifi"] > received["ethernet"] > 0
-
-        # The throttler caps an unknown client only after the join; if the join is late, the download may end uncapped.
-        assert any(ethernet_is_spared() for _ in range(3))
-        wait_until(lambda: [entry["rate"] for entry in throttler.status()["classes"]] == [CAP], "the class of the cap")
-        assert lab.client.mib()["MPTcpExtMPJoinSynAckRx"] >= 1
-        assert throttler.process.stop(grace=60) == 0
+def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, tmp_path: Path) -> None:
+    """Run the command line in a namespace from which the hosts are reached only by ssh, one of them as a sudo user."""
+    inventory = hosts.inventory(client__ssh=hosts.destination("client", USER))
+    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", "--inventory", str(inventory)]
+    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=900)
+    assert all("attempts repeated" in line for line in done.stderr.splitlines()), done.stdout + done.stderr
+    result = load(tmp_path / "fig6" / FILE)
+    assert result.complete
+    shares = {run["cell"]: run["share_ethernet"] for run in result.data["runs"]}
+    assert len(shares) == 4
+    assert shares["(b) throttled, repeated transfer"] < shares["not throttled"]
+    assert {path.name for path in (tmp_path / "fig6").iterdir()} == {FILE, "figure.png", "figure.svg"}
+    assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
+    assert result.parameters["inventory"] == str(inventory)
+    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False, timeout=300)
+    assert refused.returncode == 1
+    assert "real hosts have their own links" in refused.stderr
+    check(hosts)
 
 
 def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
