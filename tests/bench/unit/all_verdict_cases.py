@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from mutants import VerdictCases
-from mutants_of_caps import GUARD, ONSET_CASES, OVERSHOOT, STARVATION
-from mutants_of_downloads import GOODPUT, PAGES, RECOVERY, STEERING
+from mutants_of_downloads import GOODPUT, GUARD, ONSET_CASES, OVERSHOOT, PAGES, RECOVERY, STARVATION, STEERING
 from mutants_of_load import CROWDS, LOAD, SOAK
 from mutants_of_relay import HOME, MIDDLEBOXES, MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY, RELAY
 from mutants_of_vpn import TUNNEL, VPN

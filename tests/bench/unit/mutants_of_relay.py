@@ -15,18 +15,7 @@ from mptcp_bench.experiments.claims import FEWEST
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, SURVIVED, StatusCheck
 from mptcp_bench.experiments.mimbox_judging import PAPER_BUFFER, PERCENTS, Delays, Point
-from mptcp_bench.experiments.relay_judging import (
-    CLIENTS,
-    DIRECT,
-    IDLE,
-    LIMIT,
-    OTHERS,
-    OURS,
-    OWN,
-    TRANSFERS,
-    Cell,
-    Outcome,
-)
+from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, IDLE, LIMIT, OURS, OWN, TRANSFERS, Cell, Outcome
 from mptcp_bench.experiments.scenario import Scenario
 
 PEER = "haproxy"
@@ -70,7 +59,7 @@ def relay_run(
 
 RELAY = VerdictCases(
     relay.SCENARIO,
-    {"processors": "shared", "links": "fast", "proxies": ",".join((*OWN, *OTHERS)), "runs": "3"},
+    {"processors": "shared", "links": "fast", "proxies": ",".join(COST), "runs": "3"},
     relay_run,
     {
         "one round of a peer is missing": {"proxy": PEER, "first_round": False},

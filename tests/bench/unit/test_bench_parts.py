@@ -9,18 +9,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.experiments import pages
 from mptcp_bench.experiments.claims import Claim
 from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
@@ -32,11 +30,9 @@ from mptcp_bench.experiments.soak import descriptors, misplaced
 from mptcp_bench.experiments.starvation import LAYOUTS, Layout
 from mptcp_bench.experiments.tunnel_parts import Poll, Silence, reactions, to_call
 from mptcp_bench.experiments.vpn_losses import bursts
-from mptcp_bench.wire.capture import captured
 from mptcp_lab.agent import fetch
 from mptcp_lab.agent.processes import kill_tree
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
-from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
@@ -217,41 +213,6 @@ def test_bursts_are_runs_without_a_gap(lost: set[int]) -> None:
     lengths = bursts(sorted(lost))
     assert sum(lengths) == len(lost)
     assert len(lengths) == sum(number - 1 not in lost for number in lost)
-
-
-def failing(*_: object, **__: object) -> NoReturn:
-    raise TestbedError("no end")
-
-
-def capture_packets(host: Any) -> None:
-    with captured(host, ["wan0"], "tcp"):
-        pass
-
-
-def download_pages(host: Any) -> None:
-    [cell, *_] = pages.SCENARIO.cells(pages.SCENARIO.chosen({}, quick=True))
-    origin: Any = SimpleNamespace(host=SimpleNamespace(service_address=lambda: "192.0.2.2"))
-    lab: Any = type("Lab", (dict,), {"directory": host.directory})(client=host)
-    pages.Bed(lab, origin, "192.0.2.1")._run_agent(cell)
-
-
-@pytest.mark.parametrize(("measure", "end"), [(capture_packets, "stop"), (download_pages, "kill")])
-def test_program_of_a_failed_measurement_is_ended(tmp_path: Path, measure: Callable[[Any], None], end: str) -> None:
-    """Defect: tcpdump and the client of many files kept running after a failure."""
-    ends: list[str] = []
-    ways = {way: lambda way=way: ends.append(way) for way in ("stop", "kill")}
-    host = SimpleNamespace(
-        name="proxy",
-        directory=tmp_path,
-        run=lambda *_, **__: [],
-        agent=lambda *_: [],
-        popen=lambda argv, name: SimpleNamespace(name=name, running=True, output=failing, wait=failing, **ways),
-        address=lambda device: "192.0.2.1",
-        write=lambda name, text: tmp_path / name,
-    )
-    with pytest.raises(TestbedError, match=r"^no end$"):
-        measure(host)
-    assert ends == [end]
 
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")

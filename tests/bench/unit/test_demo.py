@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mutants import series, simulated_results
+from mutants import between, constant, series, simulated_results
 from rich.console import Console
 from rich.text import Text
 
 from mptcp_bench import style
 from mptcp_bench.demo import running
-from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Part, parts
+from mptcp_bench.demo.judging import LINKS, Download, Part, parts
 from mptcp_bench.demo.running import BAR_WIDTH, SCENARIO, Bed, measure, steady_rates
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.shipped import ethernet_cap
@@ -30,9 +30,10 @@ PLAIN = {"ethernet": 98.5e6, "wifi": 29.6e6}
 IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
 BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
 """Processor usage on two processors if two busy loops run at the same time as the demo."""
+STOLEN = Usage(stolen=0.2, idle=0.7, waiting=0.1, others=0.0)
 OWN_LOAD = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
 """Processor usage if the proxy itself uses both processors all the time."""
-SAMPLES = series({"eth0": lambda _: 5.0, "wlan0": lambda _: 29.0}, 40)
+SAMPLES = series({"eth0": constant(5), "wlan0": constant(29)}, 40)
 
 
 def good(part: Part, used: Usage = IDLE) -> Download:
@@ -55,59 +56,40 @@ def missed(used: Usage, key: str = "", **changes: Any) -> list[str]:
     return [str(aim) for aim in SCENARIO.aims(simulated_results(SCENARIO, {}, measured)) if not aim.met]
 
 
-POLICY = "MPTCP through the proxy + policy"
 FAULTS: dict[str, tuple[str, Mapping[str, Any], str, bool]] = {
-    "cap on Wi-Fi": (
-        "mptcp-policy",
-        {"ethernet": 97e6, "wifi": 5e6},
-        f"{POLICY}: Ethernet, Mbit/s: 97,",
-        False,
-    ),
-    "cap exceeded": ("mptcp-policy", {"ethernet": 5.55e6}, f"{POLICY}: Ethernet, Mbit/s: 5.55,", False),
-    "finished before the cap": ("mptcp-policy", {"steady_seconds": 0.2}, f"{POLICY}: steady state, s: 0.2,", False),
-    "second path unused": ("mptcp", {"wifi": 0.0}, "MPTCP through the proxy: Wi-Fi, Mbit/s: 0,", False),
-    "plain TCP over both paths": ("tcp-ethernet", {"wifi": 3e6}, "TCP over Ethernet: Wi-Fi, Mbit/s: 3,", False),
-    "link without its rate": ("tcp-ethernet", {"ethernet": 9e8}, "TCP over Ethernet: Ethernet, Mbit/s: 900,", False),
-    "slow TCP": ("tcp-ethernet", {"ethernet": 75e6}, "TCP over Ethernet: Ethernet is filled, Mbit/s: 75,", True),
-    "slow path": ("mptcp", {"wifi": 23e6}, "MPTCP through the proxy: Wi-Fi is filled, Mbit/s: 23,", True),
-    "slow capped path": ("mptcp-policy", {"ethernet": 3.9e6}, f"{POLICY}: Ethernet is filled, Mbit/s: 3.9,", True),
-    "no end": ("mptcp", {"is_finished": False}, "MPTCP through the proxy: the download ended in time: 0,", True),
+    "cap on Wi-Fi": ("mptcp-policy", {"ethernet": 97e6, "wifi": 5e6}, "Ethernet, Mbit/s: 97,", False),
+    "cap exceeded": ("mptcp-policy", {"ethernet": 5.55e6}, "Ethernet, Mbit/s: 5.55,", False),
+    "finished before the cap": ("mptcp-policy", {"steady_seconds": 0.2}, "steady state, s: 0.2,", False),
+    "second path unused": ("mptcp", {"wifi": 0.0}, "Wi-Fi, Mbit/s: 0,", False),
+    "plain TCP over both paths": ("tcp-ethernet", {"wifi": 3e6}, "Wi-Fi, Mbit/s: 3,", False),
+    "link without its rate": ("tcp-ethernet", {"ethernet": 9e8}, "Ethernet, Mbit/s: 900,", False),
+    "slow TCP": ("tcp-ethernet", {"ethernet": 75e6}, "Ethernet is filled, Mbit/s: 75,", True),
+    "slow path": ("mptcp", {"wifi": 23e6}, "Wi-Fi is filled, Mbit/s: 23,", True),
+    "slow capped path": ("mptcp-policy", {"ethernet": 3.9e6}, "Ethernet is filled, Mbit/s: 3.9,", True),
+    "no end": ("mptcp", {"is_finished": False}, "the download ended in time: 0,", True),
 }
 """Faults: the download, its measurement, the missed aim, and whether a busy machine may also cause the fault."""
+TITLES = {part.key: part.title for part in parts(CAP)}
 
 
-@pytest.mark.parametrize("used", [IDLE, BUSY, OWN_LOAD], ids=["idle", "busy", "own load"])
+@pytest.mark.parametrize("used", [IDLE, BUSY, STOLEN, OWN_LOAD], ids=["idle", "busy", "stolen", "own load"])
 @pytest.mark.parametrize(("key", "changes", "aim", "may_be_the_machines"), FAULTS.values(), ids=FAULTS)
 def test_fault_misses_an_aim_unless_other_programs_may_have_caused_it(
     key: str, changes: Mapping[str, Any], aim: str, may_be_the_machines: bool, used: Usage
 ) -> None:
-    assert missed(used) == []
+    # A link's capacity is the rate of plain TCP in the same run. The links of some machines carry less than 93 Mbit/s.
+    assert missed(used) == missed(IDLE, "mptcp", ethernet=91e6) == []
     failed = missed(used, key, **changes)
-    assert any(each.startswith(aim) for each in failed) is bool(failed)
-    assert bool(failed) is not (may_be_the_machines and used is BUSY)
+    assert any(each.startswith(f"{TITLES[key]}: {aim}") for each in failed) is bool(failed)
+    assert bool(failed) is not (may_be_the_machines and used in (BUSY, STOLEN))
 
 
-def test_capacity_of_a_link_is_the_rate_of_plain_tcp_in_the_same_run() -> None:
-    """On one machine Ethernet carried 91.0 and 92.4 Mbit/s, and the demo failed."""
-    assert missed(IDLE, "mptcp", ethernet=91e6) == []
-
-
-FILLED = 98.0, 29.0
-"""Rates of the links in Mbit/s on a machine with enough processor time."""
-
-
-@pytest.mark.parametrize(("after", "fails"), [(0.1, False), (3.5, False), (4.0, True), (None, True)])
-def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) -> None:
-    """Over filled links, the download ends about 4 s after its start. The cap is set *after* seconds, or never."""
+def test_rates_are_those_after_the_time_in_which_the_cap_must_come() -> None:
     part = parts(CAP)[-1]
-    wire = 8 * part.size / PAYLOAD_SHARE
-    free, capped = sum(FILLED) * 1e6, CAP + FILLED[1] * 1e6
-    before = wire / free if after is None else min(after, wire / free)
-    ended = before + (wire - before * free) / capped
-    rates = {"eth0": lambda t: FILLED[0] if t < before else CAP / 1e6, "wlan0": lambda _: FILLED[1]}
-    steady, seconds = steady_rates(part, series(rates, ended + 1, 0.05), 0.0, ended)
-    found = missed(IDLE, part.key, end=ended, steady_seconds=seconds, **steady)
-    assert any(aim.startswith(f"{POLICY}: Ethernet, Mbit/s: ") for aim in found) is fails
+    for capped_after, rate in ((part.settle_seconds, 5e6), (part.seconds, 98e6)):
+        loads = {"eth0": between(0, capped_after, 98, 5), "wlan0": constant(29)}
+        steady, _ = steady_rates(part, series(loads, part.seconds + 1), 0.0, part.seconds)
+        assert steady["ethernet"] == pytest.approx(rate, rel=0.01)
 
 
 def bed_with(*downloads: Download | TestbedError) -> Bed:
@@ -161,7 +143,6 @@ def test_relaxations_of_the_guard_are_counted_during_a_download(monkeypatch: pyt
 TOO_BUSY = "machine too busy to judge the rates"
 SAID: dict[str, tuple[Mapping[str, Any], bool, str, str]] = {
     "sound": ({}, True, "", ""),
-    "busy, but filled": ({"processors": BUSY}, True, "", ""),
     "busy": (
         {"processors": BUSY, "wifi": 23e6}, True, TOO_BUSY, f"{TOO_BUSY} ({BUSY}): run the demo again",
     ),
@@ -208,15 +189,16 @@ def test_picture_of_the_demo_is_drawn(tmp_path: Path) -> None:
 
 
 def test_demo_expects_the_cap_of_the_policy(tmp_path: Path) -> None:
-    policy = tmp_path / "policy.yaml"
-    rules = "version: 1\npaths: {ethernet: {subflow: initial}, other: {subflow: joined}}\nrules:\n"
-    other = f"{rules}  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n"
+    policy, paths = (
+        tmp_path / "policy.yaml",
+        "version: 1\npaths: {ethernet: {subflow: initial}, other: {subflow: joined}}",
+    )
+    other = f"{paths}\nrules:\n  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n"
     policy.write_text(f"{other}  - {{name: b, paths: [ethernet], throttle: {{rate: 3 Mbit/s, ceil: 4 Mbit/s}}}}\n")
     assert ethernet_cap(policy) == 4_000_000
-    for text, message in ((other, "no rule throttles the path 'ethernet'"), ("version: 1\nrules: 7\n", "read the pol")):
-        policy.write_text(text)
-        with pytest.raises(TestbedError, match=message):
-            ethernet_cap(policy)
+    policy.write_text(other)
+    with pytest.raises(TestbedError, match="no rule throttles the path 'ethernet'"):
+        ethernet_cap(policy)
 
 
 def test_terminal_shows_each_path_with_its_rate_and_a_bar() -> None:

@@ -172,8 +172,6 @@ def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
 
 
 def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path)]) == 1
-    assert "contains no NAME/result.json" in capsys.readouterr().err
     target = tmp_path / "a" / result_file.FILE
     result_file.write(OURS, target)
     target.write_text(target.read_text().replace('"title": "kill -9"', '"title": 7'))
