@@ -13,7 +13,7 @@ from examples import examples
 
 from mptcp_lab.agent.files import parent_directory
 from mptcp_lab.agent.processes import MountError, kill_tree, mount_script
-from mptcp_lab.agent.processors import Reading, Usage, parse, usage
+from mptcp_lab.agent.processors import Reading, parse, usage
 
 TICK = os.sysconf("SC_CLK_TCK")
 PRESSURE = "some avg10=49.07 avg60=54.26 avg300=50.15 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
@@ -39,22 +39,6 @@ def test_usage_is_the_share_of_time_between_two_readings() -> None:
     # Interrupts and idle time belong to no program, and a process's time may exceed the counted ticks.
     idle = reading(20.0, (110, 100, 190, 100, 100), (0, 0, 100, 0, 0), own=7.0 + 20 / TICK)
     assert usage(before, idle).others == 0
-
-
-@pytest.mark.parametrize(
-    ("used", "busy"),
-    [
-        (Usage(0.0, 0.2, 0.45, 0.5), False),
-        (Usage(0.0, 0.2, 0.55, 0.5), True),
-        (Usage(0.0, 0.0, None, 0.7), True),
-        # Other programs used almost no time, or their time is unknown.
-        (Usage(0.0, 0.0, 1.0, 0.02), False),
-        (Usage(0.0, 0.0, 1.0, None), False),
-        (Usage(0.2, 0.7, 0.1, 0.0), True),
-    ],
-)
-def test_processors_are_busy_if_other_programs_used_them(used: Usage, busy: bool) -> None:
-    assert used.busy is busy
 
 
 def test_nothing_is_mounted_over_the_root() -> None:

@@ -113,22 +113,6 @@ def test_middlebox_removes_options_or_replaces_them_by_nops(run: Run, how: str, 
     assert ((syn if of == "syn" else data)[TCP].dataofs < ack[TCP].dataofs) is (how == "remove")
 
 
-SPLITS = {"split-both": (True, True), "split-first": (True, False), "split-second": (False, True)}
-"""Whether the first and the second part of a segment have the options."""
-
-
-@pytest.mark.parametrize("behaviour", SPLITS)
-def test_middlebox_splits_segments(run: Run, behaviour: str) -> None:
-    data = bytes(range(201))
-    (a, b), (syn,), (small,) = run(behaviour, up(data, flags="FPA"), up(b"x" * 100, flags="S"), up(b"y"))
-    assert payload(a) + payload(b) == data
-    assert b[TCP].seq == a[TCP].seq + len(payload(a))
-    assert (MPTCP in kinds(a), MPTCP in kinds(b)) == SPLITS[behaviour]
-    assert all("Timestamp" in kinds(part) for part in (a, b))
-    assert (str(a[TCP].flags), str(b[TCP].flags)) == ("A", "FPA")
-    assert (payload(syn), payload(small)) == (b"x" * 100, b"y")
-
-
 @pytest.mark.parametrize(
     "other",
     [up(b"z", 1300), up(b"z", 1100, port=40_001), down(b"z"), up(b"z", 1100, flags="FA"), up(b"", 1100)],
@@ -157,10 +141,3 @@ def test_alg_translates_an_address_and_adapts_later_numbers(run: Run, behaviour:
     assert (payload(after), after[TCP].seq) == (b"RETR\r\n", end + grown)
     assert bytes(repeated) == bytes(translated), "a retransmission is translated in the same way"
     assert (back[TCP].ack, old_ack[TCP].ack) == (end, 1000)
-
-
-def test_three_segments_overtake_each_tenth_which_waits_a_limited_time(run: Run) -> None:
-    sent = [up(bytes([number]), 1000 + number) for number in range(1, 15)]
-    order = [payload(packet)[0] for group in run("reorder", *sent) for packet in group]
-    assert order == [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 10, 14]
-    assert payload(run("reorder", *sent[:10], ("wait", 10_000_000))[-1][0]) == bytes([10])
