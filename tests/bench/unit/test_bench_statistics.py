@@ -11,15 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from mptcp_bench.statistics import (
-    compare,
-    exact_median_interval,
-    mean_bounds,
-    mean_interval,
-    median,
-    percentile,
-    percentiles,
-)
+from mptcp_bench.statistics import compare, exact_median_interval, mean_bounds, mean_interval, median, percentile
 
 SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_size=2, max_size=12)
 
@@ -46,14 +38,6 @@ def test_a_single_run_has_no_bounds_and_equal_values_have_no_spread() -> None:
     assert all(map(math.isnan, (*mean_bounds([]), *mean_bounds([3.0]), *mean_bounds([3.0, math.nan]))))
     assert compare([200.0], [100.0, 101.0]).low is compare([200.0, 201.0], [100.0]).high is None
     assert (compare([9.0, 9.0], [7.0, 7.0]).low, compare([9.0, 9.0], 7.0).high) == (2, 2)
-
-
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50))
-def test_percentiles_increase_from_minimum_to_maximum(values: list[float]) -> None:
-    found = percentiles(values, [0, 25, 50, 95, 99, 100])
-    assert found == sorted(found)
-    assert (found[0], found[-1]) == (min(values), max(values))
-    assert found[2] == median(values) == pytest.approx(standard.median(values), rel=1e-9, abs=1e-6)
 
 
 def test_percentile_may_be_infinite() -> None:

@@ -46,12 +46,6 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(target, f"-I{NATIVE}", str(source), str(NATIVE / "elements.c"))
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("emulator") / "emulator"
-    return compiled(target, *map(str, userspace.SOURCES), *userspace.LIBRARIES)
-
-
 def fates(driver: Path, count: int, gap: int, *elements: str) -> list[int | None]:
     """Return the time in nanoseconds at which each packet leaves, or None if it is lost."""
     done = subprocess.run([str(driver), str(count), str(gap), *elements], capture_output=True, text=True, check=True)
@@ -96,25 +90,6 @@ def test_lost_packet_delays_no_other(driver: Path) -> None:
     with_loss = delays("gemodel", "0", "1", "1", "0.5", "1")
     assert 0 < len(with_loss) < 50
     assert with_loss == delays()[: len(with_loss)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("", "usage:"),
-        ("counters queue 0 loss 1", "no element is called 'loss'"),
-        ("counters queue 0 gemodel 0 1 1 1.1 1", "gemodel needs P R 1-H 1-K SEED"),
-        ("counters queue 0 delay 100 101 1", "delay needs MICROSECONDS JITTER SEED"),
-        ("counters queue 0" + " delay 0 0 1" * 9, "more than 8 elements"),
-        ("no-such-directory/counters queue 0", "create no-such-directory/counters: No such file"),
-    ],
-)
-def test_wrong_argument_is_one_line(emulator: Path, arguments: str, message: str, tmp_path: Path) -> None:
-    argv = [str(emulator), *arguments.split()]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 WIFI = EmulatedPath(
