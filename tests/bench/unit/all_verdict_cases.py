@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verdict cases of each of our experiments: a sound result and its mutants."""
+"""The verdict cases of each of our experiments: its correct result and its mutants."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers to check that verdicts can fail: sound results of an experiment, and faulty results (mutants).
+"""Helpers to check that verdicts can fail: the correct result of an experiment, and faulty results (mutants).
 
 Each experiment has ``VerdictCases``. The mutants are synthetic measurements of a faulty system: for example with a dead
 throttler, one that caps the wrong path, a cap that is never set, an unused path, no emulation, plain TCP, or no
@@ -23,9 +23,11 @@ MBIT = 1_000_000
 Load = Callable[[float], float]
 """Rate in Mbit/s as a function of seconds since the start of a series."""
 REFUSALS = (ValueError, TestbedError)
+"""Exceptions with which an experiment refuses to judge a result."""
 Bound = tuple[str, str]
 """Name of an aim, and ``least`` or ``most``."""
 SOUND, NOTHING = "sound", "nothing measured"
+"""Names of the correct result, and of the result without runs."""
 
 
 def simulated_results(
@@ -33,8 +35,8 @@ def simulated_results(
 ) -> Results[Any, Any]:
     """Return the results that *scenario* would have with *options*.
 
-    *measure* replaces the measurement: it gets the run's turn, and returns the measured values. A run for
-    which *measure* returns None is left out.
+    *measure* replaces the measurement: it gets the run's turn, and returns the measured values. A run for which
+    *measure* returns None is left out.
     """
     turns, runs = scenario.plan(scenario.chosen(options)), []
     for turn in turns:
@@ -47,25 +49,25 @@ def simulated_results(
 
 @dataclass(frozen=True)
 class VerdictCases:
-    """The sound result and the mutants of one experiment."""
+    """The correct result and the mutants of one experiment."""
 
     scenario: Scenario[Any, Any, Any, Any]
     options: Mapping[str, str]
     measure: Callable[..., Any]
-    """Returns what a turn measures, which is correct if there are no other arguments. None: the run is missing."""
+    """Returns the values that a turn measures; None if the run is missing. Without other arguments, they are right."""
     mutants: Mapping[str, Mapping[str, Any]]
-    """For each fault's name: keyword arguments for *measure*, which make the values faulty."""
+    """For each fault: keyword arguments for *measure*, with which the values are faulty."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Mutants for which the experiment raises an error instead of a verdict, each with the error message. All other
     mutants must miss an aim."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the mutants, and of a result without any runs."""
+    def mutant_names(self) -> tuple[str, ...]:
+        """Names of all mutants. One of them has no runs."""
         return (NOTHING, *self.mutants)
 
     def results(self, name: str = SOUND) -> Results[Any, Any]:
-        """Return the results of the mutant *name*, or the sound results."""
+        """Return the results of the mutant *name*, or the correct results."""
         measure = partial(self.measure, **self.mutants.get(name, {}))
         return simulated_results(self.scenario, self.options, (lambda turn: None) if name == NOTHING else measure)
 
@@ -73,20 +75,20 @@ class VerdictCases:
         return self.scenario.aims(self.results(name))
 
     def aims_or_none(self, name: str = SOUND) -> Sequence[Aim]:
-        """Return the aims of a result, or none if the experiment refuses to judge it."""
+        """Return the aims of a result. If the experiment refuses to judge it, there are none."""
         try:
             return self.aims(name)
         except REFUSALS:
             return ()
 
 
-def bounds(aims: Iterable[Aim]) -> set[Bound]:
+def bounds_of(aims: Iterable[Aim]) -> set[Bound]:
     """Return all bounds of *aims*."""
     return {(aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None}
 
 
-def broken(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds violated by the aims' values. NaN violates no bound."""
+def violated_bounds(aims: Iterable[Aim]) -> set[Bound]:
+    """Return the bounds that the values of *aims* violate. NaN violates none."""
     return {
         (aim.what, side)
         for aim in aims
@@ -96,7 +98,7 @@ def broken(aims: Iterable[Aim]) -> set[Bound]:
 
 
 def is_missed(aim: Aim) -> bool:
-    """Whether *aim* is missed, or is a paper's claim that fails."""
+    """Return whether *aim* is missed, or is a claim of a paper that fails."""
     return aim.verdict in ("missed", "fails")
 
 
@@ -110,7 +112,7 @@ def between(start: float, end: float, inside: float, otherwise: float) -> Load:
 
 
 def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> list[Sample]:
-    """Return samples of the byte counters of devices under *loads*."""
+    """Return samples of the devices' byte counters. *loads* are the devices' rates."""
     octets = dict.fromkeys(loads, 0.0)
     samples = []
     for step in range(round(seconds / interval) + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of onset, guard, overshoot, starvation, goodput, recovery, pages and steering."""
+"""Correct results and mutants of onset, guard, overshoot, starvation, goodput, recovery, pages and steering."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 
 ONSET = 3.5
+"""Seconds from the start of a transfer to its cap."""
 UNTIL_ONSET = between(0, ONSET + 0.5, 100, 5)
 CAPPED, FREE_PATH = constant(5), constant(30)
 
 
 def onset_run(turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = FREE_PATH) -> onset.Outcome:
-    """Judge a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
+    """Return the outcome of a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
     samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.windows.steady[1] + 0.3)
     return onset.judge(samples, turn.cell, ONSET)
 
@@ -40,28 +41,31 @@ ONSET_CASES = VerdictCases(
         "the cap is late": {"capped": between(0, ONSET + 16, 100, 5)},
         "the cap ends again": {"capped": between(ONSET + 0.5, ONSET + 3, 5, 100)},
         "the other path stalls": {"other": between(ONSET + 1, ONSET + 2, 0, 30)},
-        "the other path keeps three quarters": {"other": between(0, ONSET, 30, 20)},
+        "the other path becomes slower": {"other": between(0, ONSET, 30, 20)},
     },
     {"fallback to TCP": "no data arrived over the other path before the cap"},
 )
 
-FAULT_AT, UNHARMED = 4.0, guard.Control(30e6, 0)
+FAULT_AT = 4.0
+"""Seconds from the start of a transfer to its fault."""
+NO_FAULT = guard.Control(30e6, 0)
 
 
 def guard_run(
-    turn: Turn[guard.Cell], relaxed: float = 1.0, restored: float = 1.0, fault: float = 0, cap: float = 5,
-    wifi: float = 30, link: float = 33, off_is_on: bool = False, control: guard.Control = UNHARMED,
+    turn: Turn[guard.Cell], relaxed_after: float = 1.0, restored_after: float = 1.0, relaxed_rate: float = 33,
+    wifi: float = 30, wifi_in_fault: float = 0, cap: float = 5, always_on: bool = False,
+    control: guard.Control = NO_FAULT,
 ) -> guard.Outcome | guard.Control:  # fmt: skip
-    """Judge a transfer with a fault, in which Wi-Fi carries *fault* Mbit/s.
+    """Return the outcome of a transfer with a fault of Wi-Fi, or *control*, a transfer without a fault.
 
-    With the guard, the cap is relaxed *relaxed* seconds after the fault begins, and restored *restored* seconds after
-    the fault ends. *link* is the rate in Mbit/s that Ethernet carries in between.
+    With the guard, the cap on Ethernet is relaxed *relaxed_after* seconds after the fault begins, and restored
+    *restored_after* seconds after the fault ends. In between, Ethernet carries *relaxed_rate*. All rates are in Mbit/s.
     """
     if turn.cell.is_control:
         return control
-    is_on, end = off_is_on or turn.variant == guard.ON, FAULT_AT + guard.FAULT_SECONDS
-    ethernet = between(FAULT_AT + relaxed, end + restored, link if is_on else cap, cap)
-    samples = series({"eth0": ethernet, "wlan0": between(FAULT_AT, end, fault, wifi)}, end + 12)
+    is_on, end = always_on or turn.variant == guard.ON, FAULT_AT + guard.FAULT_SECONDS
+    ethernet = between(FAULT_AT + relaxed_after, end + restored_after, relaxed_rate if is_on else cap, cap)
+    samples = series({"eth0": ethernet, "wlan0": between(FAULT_AT, end, wifi_in_fault, wifi)}, end + 12)
     return guard.judge(samples, FAULT_AT, FAULT_AT, int(is_on))
 
 
@@ -70,30 +74,31 @@ GUARD = VerdictCases(
     {"rtt": "20", "fault": "silence", "runs": "3"},
     guard_run,
     {
-        "the guard is late": {"relaxed": 6.5},
-        "the guard opens the whole path": {"link": 90},
-        "the cap is not restored": {"restored": 99},
-        "dead throttler: no cap at all": {"link": 100, "cap": 100},
+        "the guard is late": {"relaxed_after": 6.5},
+        "the guard opens the whole path": {"relaxed_rate": 90},
+        "the cap is not restored": {"restored_after": 99},
+        "dead throttler": {"relaxed_rate": 100, "cap": 100},
         "fallback to TCP": {"cap": 90, "wifi": 0},
-        "second path slow": {"wifi": 20},
-        "emulator off": {"wifi": 900, "link": 900},
-        "the fault does not happen": {"fault": 30},
-        "the guard is on where it should be off": {"off_is_on": True},
+        "the second path is slow": {"wifi": 20},
+        "emulator off": {"wifi": 900, "relaxed_rate": 900},
+        "the fault does not happen": {"wifi_in_fault": 30},
+        "the guard is on where it should be off": {"always_on": True},
         "the guard relaxes a cap without a fault": {"control": guard.Control(30e6, 1)},
-        "without a fault no data arrives over Wi-Fi": {"control": guard.Control(0, 0)},
+        "without a fault, no data arrives over Wi-Fi": {"control": guard.Control(0, 0)},
     },
     {"fallback to TCP": "no data arrived over Wi-Fi before the fault"},
 )
 
 FULL, OTHER = constant(48), constant(20)
+"""Loads of Ethernet without a cap, and of Wi-Fi."""
 UNTIL_POLLED = between(0, overshoot.POLL_SECONDS / 2, 48, 5)
 
 
 def overshoot_run(
-    turn: Turn[str], capped: Load = CAPPED, other: Load = OTHER, none: Load = FULL, poller: Load = UNTIL_POLLED
+    turn: Turn[str], capped: Load = CAPPED, other: Load = OTHER, uncapped: Load = FULL, poller: Load = UNTIL_POLLED
 ) -> overshoot.Outcome:
-    """Judge a transfer. *capped* is Ethernet's load with our cap, our budget and the static class."""
-    ethernet = {"none": none, "poller": poller}.get(turn.cell, capped)
+    """Return the outcome of a transfer. *capped* is Ethernet's load with our cap, our budget and the static class."""
+    ethernet = {"none": uncapped, "poller": poller}.get(turn.cell, capped)
     return overshoot.judge(series({"eth0": ethernet, "wlan0": other}, overshoot.TRANSFER_SECONDS))
 
 
@@ -108,7 +113,7 @@ OVERSHOOT = VerdictCases(
         "a burst that later rates compensate": {"capped": between(0, 0.5, 40, 4.6)},
         "second path unused": {"other": constant(0)},
         "emulator off": {"other": constant(900)},
-        "the link is as slow as the cap": {"none": CAPPED},
+        "the link is as slow as the cap": {"uncapped": CAPPED},
         "the poller caps from the start": {"poller": CAPPED},
         "no byte arrived": {"capped": constant(0)},
     },
@@ -119,7 +124,7 @@ OVERSHOOT = VerdictCases(
 def starvation_run(
     turn: Turn[starvation.Layout], ethernet: float = 5, wifi: float = 20
 ) -> Mapping[str, starvation.PathRate]:
-    """Judge a path of 50 Mbit/s with a cap of 5 Mbit/s, and a path of 20 Mbit/s."""
+    """Return the rates of a path of 50 Mbit/s with a cap of 5 Mbit/s, and of a path of 20 Mbit/s."""
     return starvation.judge(series({"eth0": constant(ethernet), "wlan0": constant(wifi)}, 10), turn.cell, 1.0)
 
 
@@ -140,7 +145,7 @@ def goodput_run(
     turn: Turn[goodput.Cell], ethernet: float = 100, wifi: float = 30, cap: float = 5, wifi_cap: float = 30,
     single_path_cap: float = 100, fallbacks: int = 0,
 ) -> goodput.Measurement:  # fmt: skip
-    """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap* Mbit/s."""
+    """Return a download over links of *ethernet* and *wifi* Mbit/s. The policy's caps are in Mbit/s, too."""
     cell, both = turn.cell, turn.cell.client == goodput.TWO
     if cell.policy:
         ethernet = min(ethernet, cap if cell.capped else single_path_cap)
@@ -169,17 +174,18 @@ GOODPUT = VerdictCases(
 )
 
 KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
-LINES = ("after_kill", "after_restart", "at_stop", "after_stop", "after_cleanup")
-"""Lists of lines that must be empty."""
+"""Times in seconds at which the throttler is killed, restarted and ready, and at which a run ends."""
+LINE_FIELDS = ("after_kill", "after_restart", "at_stop", "after_stop", "after_cleanup")
+"""Fields for lines of the system's state. They must be empty."""
 
 
 def recovery_run(
     turn: Turn[str], ethernet: Load = CAPPED, wifi: Load = FREE_PATH, **change: Any
 ) -> recovery.Measurement:
-    """Judge a run in which the throttler is killed after 5 s and restarted after 7 s."""
+    """Return the measurement of a run in which the throttler is killed after 5 s and restarted after 7 s."""
     samples = series({"eth0": ethernet, "wlan0": wifi}, END)
     shares = recovery.shares_of(samples, KILLED, RESTARTED, READY, END, 5 * MBIT)
-    empty: dict[str, Any] = dict.fromkeys(LINES, ())
+    empty: dict[str, Any] = dict.fromkeys(LINE_FIELDS, ())
     return recovery.Measurement(**{**empty, **shares, "restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change})
 
 
@@ -194,8 +200,12 @@ RECOVERY = VerdictCases(
         "the cap is too low": {"ethernet": constant(4)},
         "the cap ends with the throttler": {"ethernet": between(KILLED, RESTARTED, 100, 5)},
         "no data arrives for 0.4 s": {"ethernet": between(7.05, 7.45, 0, 5), "wifi": between(7.05, 7.45, 0, 30)},
-        "slower afterwards": {"wifi": between(READY, END + 1, 26, 30)},
-        "nothing is restored": {"restored": math.inf, "same_caps": math.inf, **dict.fromkeys(LINES, ("tc class",))},
+        "Wi-Fi is slower after the restart": {"wifi": between(READY, END + 1, 26, 30)},
+        "nothing is restored": {
+            "restored": math.inf,
+            "same_caps": math.inf,
+            **dict.fromkeys(LINE_FIELDS, ("tc class",)),
+        },
         "the throttler ends with an error": {"exit_code": 1},
         "the throttler is ended by a signal": {"exit_code": -9},
     },
@@ -211,7 +221,7 @@ STATIC_RATES: Rates = (constant(5), constant(10), 8.0)
 def pages_run(
     turn: Turn[Cell], new: Rates = CAPPED_RATES, known: Rates = CAPPED_RATES, first: float = 0.1, later: float = 0.1
 ) -> Batch:
-    """Judge a batch that begins 0.1 s after the first sample.
+    """Return a batch that begins 0.1 s after the first sample.
 
     With our throttler, the downloads of a client with one path take *first* and *later* seconds.
     """
@@ -248,16 +258,16 @@ def steady(ethernet: float, wifi: float) -> Loads:
 
 
 def takeover(delay: float = 0.5, back: float = 1.0) -> Loads:
-    """Ethernet takes over *delay* s after Wi-Fi falls silent; Wi-Fi is used again *back* s after the silence."""
+    """Return loads: Ethernet is used from *delay* s after Wi-Fi falls silent until *back* s after the silence."""
     return between(BEFORE_SECONDS + delay, RESTORED + back, 100, 0), between(BEFORE_SECONDS, RESTORED + back, 0, 30)
 
 
 def slow_origin(ethernet: float, wifi: float) -> Loads:
-    """Both paths are full, except while the origin is slow and they carry *ethernet* and *wifi*."""
+    """Return loads of full paths. While the origin is slow, they carry *ethernet* and *wifi*."""
     return between(BEFORE_SECONDS + 0.5, RESTORED, ethernet, 100), between(BEFORE_SECONDS + 0.5, RESTORED, wifi, 30)
 
 
-SOUND_LOADS: Mapping[str, Loads] = {
+CORRECT_LOADS: Mapping[str, Loads] = {
     "active-standby": takeover(),
     "priority-based": slow_origin(0, 15),
     "load-balancing 70/30": steady(69, 30),
@@ -270,28 +280,29 @@ SOUND_LOADS: Mapping[str, Loads] = {
 ACTIVE, ORDER = "active-standby", "priority-based"
 
 
-def outage(before: float, during: float, still: float) -> outages.Outage:
-    """Return an outage from 8 to 16 s. The application stands still for *still* s. *before*, *during*: its Mbit/s."""
-    rate, moves = between(8, 16, during, before), between(8, 8 + still, 0, 1)
-    return outages.judge(series({outages.APPLICATION: lambda time: rate(time) * moves(time)}, 28), 8, 16)
+def outage(before: float, during: float, standstill: float) -> outages.Outage:
+    """Return an outage from 8 to 16 s. The application receives *before* Mbit/s, then nothing for *standstill* s."""
+    rate, factor = between(8, 16, during, before), between(8, 8 + standstill, 0, 1)
+    return outages.judge(series({outages.APPLICATION: lambda time: rate(time) * factor(time)}, 28), 8, 16)
 
 
 def steering_run(
     turn: Turn[Any], changed: Mapping[str, Loads] | None = None, before: float = 28, during: float = 19,
-    still: float = 0.6,
+    standstill: float = 0.6,
 ) -> Any:  # fmt: skip
-    """Judge a run of a mode with the loads in *changed*, or an outage with these values in a mode."""
+    """Return the outcome of a mode with the loads in *changed*, or of an outage with these values in a mode."""
     if isinstance(turn.cell, steering.Cell):
         kind = turn.cell.kind
-        loads = dict(zip(("eth0", "wlan0"), (changed or {}).get(kind, SOUND_LOADS[kind]), strict=True))
+        loads = dict(zip(("eth0", "wlan0"), (changed or {}).get(kind, CORRECT_LOADS[kind]), strict=True))
         return steering.judge(kind, series(loads, STOP), BEFORE_SECONDS)
     if turn.cell.mode == outages.NONE:
         return outage(28, 19, 1.4)
     # Rounds differ, so that a mean has an interval.
-    return outage(before, during + turn.number / 100, still)
+    return outage(before, during + turn.number / 100, standstill)
 
 
-def all_modes(loads: Loads, kinds: Sequence[str] = tuple(SOUND_LOADS)) -> dict[str, Any]:
+def all_modes(loads: Loads, kinds: Sequence[str] = tuple(CORRECT_LOADS)) -> dict[str, Any]:
+    """Return a change: all modes, or the *kinds*, have *loads*."""
     return {"changed": dict.fromkeys(kinds, loads)}
 
 
@@ -314,7 +325,7 @@ STEERING = VerdictCases(
             (between(0, STOP / 2, 0, 2), between(0, STOP / 2, 2, 0)), list(WEIGHTS)
         ),
         "slower in an outage than without a mode": {"during": 15},
-        "the application stands still in an outage": {"still": 1.6},
+        "the application stands still in an outage": {"standstill": 1.6},
         "the standby carries data before the outage": {"before": 47},
         "no data arrives": {"before": 0, "during": 0},
     },

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments load, soak and crowds."""
+"""Correct results and mutants of the experiments load, soak and crowds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_bench.experiments.load_held import Held, HeldCell
 from mptcp_bench.experiments.soak import SIZES, Reading
 
 
-def sound(cell: load.Cell) -> Any:
+def correct_result(cell: load.Cell) -> Any:
     """Return the measurement of a throttler that keeps up with 500 connections per second, but not with more."""
     if isinstance(cell, JoinsCell):
         return Reactions(200, 200, 0, median=1.2, p99=4.0, greatest=6.0)
@@ -35,8 +35,8 @@ def sound(cell: load.Cell) -> Any:
 
 
 def load_run(turn: Turn[load.Cell], part: type | None = None, **change: Any) -> Any:
-    """Return a measurement, which *change* modifies in the cells of *part*."""
-    found = sound(turn.cell)
+    """Return a measurement, with *change* in cells of the type *part*."""
+    found = correct_result(turn.cell)
     return replace(found, **change) if part is not None and isinstance(turn.cell, part) else found
 
 
@@ -45,7 +45,7 @@ LOAD = VerdictCases(
     {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables"},
     load_run,
     {
-        "joins are missing or late": {"part": JoinsCell, "joined": 199, "capped": 199, "capped_before": 1, "p99": 5.1},
+        "joins are missed or late": {"part": JoinsCell, "joined": 199, "capped": 199, "capped_before": 1, "p99": 5.1},
         "the tracker counts too little": {
             "part": RateCell, "rate": 489.0, "joins": 0.979, "opened_minus_actual": -1, "activated_minus_actual": -1,
             "lost": -1,
@@ -71,7 +71,7 @@ TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
 
 
 def reading(number: int) -> Reading:
-    """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
+    """Return a reading that meets every aim: the sizes grow at first, and are then constant."""
     time = INTERVAL * (number + 1)
     counts = {"open": TUNNELS - 10, "opened": TUNNELS + round(CHURN * time), "missed": 0, "phantom": 0}
     sizes = {name: 1_000.0 * min(1.0, 0.8 + number / 100) for name in SIZES}
@@ -81,7 +81,7 @@ def reading(number: int) -> Reading:
 def soak_run(
     turn: Turn[soak.Settings], change: Callable[[int], Reading] = lambda number: {}, count: int = COUNT, **more: Any
 ) -> soak.Soak:
-    """Return *count* readings, each with the values that *change* returns for its number."""
+    """Return *count* readings. *change* returns changed values of the reading with a number; *more*: other fields."""
     readings = tuple({**reading(number), **change(number)} for number in range(count))
     return soak.Soak(readings, **{"remnants": (), "ended": 0, "cores": 0.1, **more})
 
@@ -112,8 +112,8 @@ REQUESTS, ANSWERS = 100, 800.0
 """Number of the client's requests, and answers per second of a busy client: four connections get one every 5 ms."""
 
 
-def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **change: Any) -> crowds.Measured:
-    """Return the measurement of an arm, changed in all arms except, if *alone*, the arm without other load.
+def crowds_run(turn: Turn[str], factor: float = 1.07, only_busy: bool = True, **change: Any) -> crowds.Measured:
+    """Return the measurement of an arm, with *change* in the arms with a busy client or, unless *only_busy*, in all.
 
     With a busy client, requests take *factor* times as long as without. Both become slower from round to round.
     """
@@ -125,7 +125,7 @@ def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **chan
     # The memory in *change* is that of the last round.
     if turn.number < 3:
         change = {name: value for name, value in change.items() if name != "memory"}
-    return replace(found, **change) if is_busy or not alone else found
+    return replace(found, **change) if is_busy or not only_busy else found
 
 
 CROWDS = VerdictCases(
@@ -135,10 +135,10 @@ CROWDS = VerdictCases(
     {
         "one request in ten waits": {"seconds": (0.004,) * 90 + (0.024,) * 10},
         "the ratio's mean is below two, its upper bound is not": {"factor": 1.97},
-        "a busy client's requests go first": {"answers": 3 * ANSWERS},
+        "a busy client's requests have priority": {"answers": 3 * ANSWERS},
         "no client is busy": {"answers": 0.0, "octets": 0.0},
-        "nothing is answered": {"seconds": (), "failed": REQUESTS, "alone": False},
-        "one connection falls back": {"multipath": REQUESTS - 1, "alone": False},
-        "too many descriptors, too much memory": {"descriptors": 0.95, "memory": 600_000_000, "alone": False},
+        "nothing is answered": {"seconds": (), "failed": REQUESTS, "only_busy": False},
+        "one connection falls back": {"multipath": REQUESTS - 1, "only_busy": False},
+        "too many descriptors and too much memory": {"descriptors": 0.95, "memory": 600_000_000, "only_busy": False},
     },
 )

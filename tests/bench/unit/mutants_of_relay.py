@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments relay, home, middleboxes, and mimbox-goodput, -http, -memory, -delay."""
+"""Correct results and mutants of relay, home, middleboxes, mimbox-goodput, mimbox-http, mimbox-memory, mimbox-delay."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, IDLE, LIMIT, 
 from mptcp_bench.experiments.scenario import Scenario
 
 PEER = "haproxy"
-# Our rebuilt proxy and the one with the host's congestion control cost least. They are not peers to compare with.
+"""The best of the other proxies."""
+# Our other proxies cost least, but they are no peers: one is rebuilt, one has the host's congestion control.
 COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0, "nginx": 1.5}
+"""Cost of a transfer through each proxy over TCP."""
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
+"""Rate of each task relative to no proxy."""
 SPREAD = (0.3, 0.95, 1.6)
 """Factors for the cost in each round: below 1 on average, but with too much spread for a verdict."""
 
 
-def relay_outcome(cell: Cell, task: str) -> Outcome:
+def correct_outcome(cell: Cell, task: str) -> Outcome:
     """Return a measurement of our proxy or another proxy that meets every aim."""
     if cell.proxy == DIRECT:
         return Outcome(None, 1.0)
@@ -39,22 +42,21 @@ def relay_outcome(cell: Cell, task: str) -> Outcome:
 
 def relay_run(
     turn: Turn[Cell], proxy: str = OURS, client: str = "", task: str = "", failures: int = 0, cost: float = 1,
-    rate: float = 1, spread: float = 0, first_round: bool = True,
+    rate: float = 1, spread: float = 0, has_first_round: bool = True,
 ) -> dict[str, Outcome]:  # fmt: skip
     """Return the outcomes of a round, with changes for *proxy*: for one *client* and *task*, or for all of them.
 
-    Its cost and rate are the sound ones times *cost* and *rate*, and times the round's factor in ``SPREAD``, to the
-    power *spread*.
+    *cost* and *rate* are factors on the correct values. Another factor is that of ``SPREAD`` to the power *spread*.
     """
-    outcomes = {each: relay_outcome(turn.cell, each) for each in turn.cell.tasks}
+    outcomes = {each: correct_outcome(turn.cell, each) for each in turn.cell.tasks}
     if turn.cell.proxy != proxy or client not in ("", turn.cell.client):
         return outcomes
     factor = SPREAD[turn.number - 1] ** spread
-    for each, sound in outcomes.items():
+    for each, correct in outcomes.items():
         if task in ("", each):
-            carried = None if sound.rate is None else sound.rate * rate * factor
-            outcomes[each] = Outcome((sound.cost or 0) * cost * factor, carried, failures)
-    return outcomes if first_round or turn.number > 1 else {}
+            carried = None if correct.rate is None else correct.rate * rate * factor
+            outcomes[each] = Outcome((correct.cost or 0) * cost * factor, carried, failures)
+    return outcomes if has_first_round or turn.number > 1 else {}
 
 
 RELAY = VerdictCases(
@@ -62,15 +64,15 @@ RELAY = VerdictCases(
     {"processors": "shared", "links": "fast", "proxies": ",".join(COST), "runs": "3"},
     relay_run,
     {
-        "one round of a peer is missing": {"proxy": PEER, "first_round": False},
+        "one round of a peer is missing": {"proxy": PEER, "has_first_round": False},
         **{f"an answer was broken off by {proxy}": {"proxy": proxy, "failures": 1} for proxy in OWN},
         "nginx costs least": {"proxy": "nginx", "cost": 0.6},
         "no byte arrives through our proxy": {"client": "tcp", "task": "get", "cost": inf, "rate": 0},
         "our download is slow": {"client": "tcp", "task": "get", "rate": 0.9},
         "our tunnel is slow": {"client": "tcp", "task": "connect", "rate": 0.95},
-        "may cost more than TCP: the rounds differ much": {"client": "mptcp1", "task": "get", "spread": 1},
-        "may cost more than the best peer: the rounds differ much": {"client": "tcp", "task": "requests", "spread": 1},
-        "may be slow: the rounds differ much": {"client": "tcp", "task": "connect", "spread": 0.1},
+        "possibly costs more than TCP: the rounds differ much": {"client": "mptcp1", "task": "get", "spread": 1},
+        "possibly costs more than a peer: the rounds differ much": {"client": "tcp", "task": "requests", "spread": 1},
+        "is possibly slow: the rounds differ much": {"client": "tcp", "task": "connect", "spread": 0.1},
         **{
             f"{client} costs more than {other}: {task}": {"client": client, "task": task, "cost": 1.1}
             for client, other in (("tcp", "with the best peer"), ("mptcp1", "TCP"), ("mptcp2", "TCP"))
@@ -88,7 +90,7 @@ RELAY = VerdictCases(
     },
 )
 
-SOUND_HOME: Mapping[str, Mapping[str, float]] = {
+CORRECT_HOME: Mapping[str, Mapping[str, float]] = {
     "goodput": {"eth0": 38.0, "wlan0": 19.0, "forwarder": 55.0, "squid": 55.0},
     "first byte": {"nat": 5.0, "forwarder": 8.0, "squid": 8.0},
     "banner": {"nat": 1.0, "forwarder": 3.0, "squid": 3000.0},
@@ -99,8 +101,8 @@ SOUND_HOME: Mapping[str, Mapping[str, float]] = {
 
 
 def home_run(turn: Turn[str], part: str = "goodput", **changes: float) -> home.Values:
-    """Return the sound values of a part, with *changes* if it is *part*."""
-    return home.Values({**SOUND_HOME[turn.cell], **(changes if turn.cell == part else {})})
+    """Return the correct values of a part, with *changes* if it is *part*."""
+    return home.Values({**CORRECT_HOME[turn.cell], **(changes if turn.cell == part else {})})
 
 
 HOME = VerdictCases(
@@ -128,18 +130,18 @@ BOTH, FIRST = {"ethernet": 2_000_000, "wifi": 6_000_000}, {"ethernet": 8_000_000
 
 
 def checks(kernel: int, status: int, capped: int) -> list[StatusCheck]:
-    """Return checks of a connection with so many subflows in the kernel and in the status, of which some are capped."""
+    """Return checks with these numbers of subflows: in the kernel, in the status, and capped in the status."""
     return [StatusCheck(time, kernel, status, capped) for time in TIMES]
 
 
 def middleboxes_run(turn: Turn[str], missing: str = "", **change: Any) -> middleboxes.Download | None:
-    """Return a correct download with *change*. Runs with a middlebox at the place *missing* are missing."""
+    """Return a download with *change*; None if the middlebox is at the place *missing*."""
     changed = int(turn.cell != "nothing" and (turn.variant != "wifi" or turn.cell not in OF_THE_REQUEST))
     if turn.cell in SURVIVED:
-        sound = middleboxes.Download(True, 4.0, 0, BOTH, checks(2, 2, 1), changed)
+        found = middleboxes.Download(True, 4.0, 0, BOTH, checks(2, 2, 1), changed)
     else:
-        sound = middleboxes.Download(True, 4.0, 1, FIRST, checks(1, 1, 0), changed)
-    return None if turn.variant == missing else replace(sound, **change)
+        found = middleboxes.Download(True, 4.0, 1, FIRST, checks(1, 1, 0), changed)
+    return None if turn.variant == missing else replace(found, **change)
 
 
 MIDDLEBOXES = VerdictCases(
@@ -149,27 +151,28 @@ MIDDLEBOXES = VerdictCases(
     {
         "downloads are cut short or changed": {"whole": False},
         "the second path is not used": {"carried": FIRST},
-        "all falls back": {"fallbacks": 1},
+        "all connections fall back": {"fallbacks": 1},
         "plain TCP": {"checks": checks(0, 0, 0)},
         "dead throttler": {"checks": checks(2, 0, 0)},
         "a connection that fell back has two subflows in the status": {"checks": checks(1, 2, 0)},
         "the tracker is blinded after a second": {"checks": [StatusCheck(t, 2, 2 if t < 1 else 1, 0) for t in TIMES]},
-        "a client with one path is capped": {"checks": checks(1, 1, 1)},
+        "the only subflow is capped": {"checks": checks(1, 1, 1)},
         "the emulation has no middlebox": {"changed": 0},
-        "no check of the status": {"checks": []},
-        "one place left out": {"missing": "wifi"},
+        "the status is not checked": {"checks": []},
+        "one place is left out": {"missing": "wifi"},
     },
 )
 
 SPEED = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
 """Goodput relative to no proxy. Our proxy is close to 1 and ahead of all other proxies."""
 SMALL_MTU, LARGE_FILE, SMALL_BUFFER = 296, 1_000_000, 25_000
+"""Sizes in bytes."""
 RUNS = {"runs": str(FEWEST)}
 Change = Callable[[Turn[Cell], Point], Mapping[str, Any] | None]
 """Returns the changed fields of a measurement, or None if the measurement is missing."""
 
 
-def times(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
+def scaled_goodput(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
     """Return the change of the goodput of *proxy*, at one or all values of the varied parameter."""
 
     def change(turn: Turn[Cell], point: Point) -> Mapping[str, Any]:
@@ -180,6 +183,7 @@ def times(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
 
 
 def busy(**change: float) -> Change:
+    """Return the change of busy connections."""
     return lambda turn, point: change if turn.cell.tasks == ("busy",) else {}
 
 
@@ -189,7 +193,7 @@ def mimbox_cases(
     goodput: Callable[[Cell], float],
     mutants: Mapping[str, Change],
 ) -> VerdictCases:
-    """Return the cases of *scenario* with *mutants*. Without a proxy, a measurement has *goodput*."""
+    """Return the cases of *scenario*. *goodput* returns the goodput without a proxy."""
 
     def measure(turn: Turn[Cell], change: Change = lambda turn, point: {}) -> Mapping[str, Point]:
         cell, points = turn.cell, {}
@@ -216,9 +220,9 @@ MIMBOX_GOODPUT = mimbox_cases(
     lambda cell: cell.at * 1e4,
     {
         "second path unused through one proxy": lambda turn, point: {"second": 0.4 * (turn.cell.proxy != OURS)},
-        "slow proxy": times(0.5),
-        "dead proxy": times(0.0),
-        "a relay in user space is faster": times(2, LIMIT, SMALL_MTU),
+        "slow proxy": scaled_goodput(0.5),
+        "dead proxy": scaled_goodput(0.0),
+        "a relay in user space is faster": scaled_goodput(2, LIMIT, SMALL_MTU),
         "segments cost nothing, or the MSS is not changed": lambda turn, point: {"goodput": SPEED[turn.cell.proxy]},
     },
 )
@@ -226,7 +230,11 @@ MIMBOX_HTTP = mimbox_cases(
     mimbox.HTTP,
     {"size": f"1000,{LARGE_FILE}"},
     lambda cell: cell.at * 1e3,
-    {"slow proxy": times(0.5), "Squid is faster": times(2, "squid"), "large files are slow": times(0.5, at=LARGE_FILE)},
+    {
+        "slow proxy": scaled_goodput(0.5),
+        "Squid is faster": scaled_goodput(2, "squid"),
+        "large files are slow": scaled_goodput(0.5, at=LARGE_FILE),
+    },
 )
 MIMBOX_MEMORY = mimbox_cases(
     mimbox.MEMORY,
@@ -234,11 +242,11 @@ MIMBOX_MEMORY = mimbox_cases(
     # Over slow paths, every proxy is as fast as the router.
     lambda cell: (0.5 if cell.at == SMALL_BUFFER else 1.0) * 1e7 / SPEED[cell.proxy],
     {
-        "buffers are not limited": times(1.9, at=SMALL_BUFFER),
-        "200 KB are too little": times(0.9, at=PAPER_BUFFER),
-        "the proxy is slower at every size": times(0.9),
+        "buffers are not limited": scaled_goodput(1.9, at=SMALL_BUFFER),
+        "200 KB are too little": scaled_goodput(0.9, at=PAPER_BUFFER),
+        "the proxy is slower at every size": scaled_goodput(0.9),
         "busy connections are large": busy(user=310e3),
-        "their memory is not seen": busy(user=0.0, kernel=0.0),
+        "the memory of busy connections is not measured": busy(user=0.0, kernel=0.0),
     },
 )
 
@@ -247,7 +255,7 @@ DELAYS = {DIRECT: (5.0, 5.0, 5.0), LIMIT: (100.0, 20.0, 20.0), OURS: (30.0, 40.0
 
 
 def delay_run(turn: Turn[Cell], missing: str = "", ours: tuple[float, ...] = DELAYS[OURS]) -> Delays | None:
-    """Return the delays, or those of *ours* for our proxy. The first round of the proxy *missing* is lacking."""
+    """Return the delays of a proxy, which for our proxy are *ours*; None in the first round of the proxy *missing*."""
     values = {**DELAYS, OURS: ours}[turn.cell.proxy]
     return None if (turn.cell.proxy, turn.number) == (missing, 1) else Delays(*(1e-6 * value for value in values))
 

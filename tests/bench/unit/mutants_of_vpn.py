@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments vpn-… and tunnel. In the sound ones, all of the paper's claims hold."""
+"""Correct results, in which all claims of the paper hold, and mutants of the experiments vpn-… and tunnel."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from mptcp_bench.experiments.vpn_trace import Start
 Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
 Change = Callable[[Vpn], Mapping[str, Any]]
+"""Changed fields of a measurement, by VPN."""
 MUTANTS: dict[str, Change] = {
     "emulator off": lambda vpn: {"load": 5.0},
     "second path unused": lambda vpn: {"second": 0.0},
     "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if WAYS[vpn.way].joined else {},
     "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
-    "the fixed shares are not kept": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
+    "the shares are not the configured ones": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
     "TCP is Multipath TCP": lambda vpn: {} if WAYS[vpn.way].joined else {"joined": 1},
 }
 
 
 def point(vpn: Vpn, rate: float) -> Start:
-    """Return a sound measurement with this *rate* in Mbit/s."""
+    """Return a correct measurement with this *rate* in Mbit/s."""
     way = WAYS[vpn.way]
     share = 0.4 if way.share is None else way.share
     return Start(
@@ -42,14 +43,15 @@ def point(vpn: Vpn, rate: float) -> Start:
     )  # fmt: skip
 
 
-def of_figure(number: int) -> VerdictCases:
+def figure_cases(number: int) -> VerdictCases:
+    """Return the cases of a figure of the paper."""
     scenario: Scenario[Any, Condition, Any, Any] = EXPERIMENTS[f"vpn-fig{number}"].load()
     vpns = {VPNS[turn.variant] for turn in scenario.plan(scenario.chosen({}))}
 
     def measure(
         turn: Turn[Condition], change: Change = lambda vpn: {}, rate: Rate = RATES[number], missing: int = 0
     ) -> dict[str, Start] | None:
-        """Return the downloads of a run with *change* and *rate*. The run *missing* of our tunnel is missing."""
+        """Return the downloads of a run with *change*; None in the round *missing* of our tunnel, or for a void run."""
         vpn = VPNS[turn.variant]
         measured = replace(point(vpn, rate(vpn, turn.cell)), **change(vpn))
         is_void = wrong(vpn, measured) is not None or (vpn.way, turn.number) == ("tunnel", missing)
@@ -60,7 +62,7 @@ def of_figure(number: int) -> VerdictCases:
         "each rate is inverted": {"rate": lambda vpn, at: 100 / RATES[number](vpn, at)},
     }
     mutants |= {name: {"change": change} for name, change in MUTANTS.items() if any(map(change, vpns))}
-    mutants |= {name: {"rate": rate} for name, rate in WORLDS.get(number, {}).items()}
+    mutants |= {name: {"rate": rate} for name, rate in FAULTY_RATES.get(number, {}).items()}
     return VerdictCases(scenario, {}, measure, mutants)
 
 
@@ -70,7 +72,7 @@ def rate_of(vpn: Vpn, **by_way: float) -> float:
 
 
 def figure4(vpn: Vpn, at: Condition, growth: float = -1 / 25) -> float:
-    """Return the rate. *growth*: change of the gain from using both paths, in Mbit/s per ms of RTT."""
+    """Return the rate. *growth*: change of Multipath TCP's gain over TCP, in Mbit/s per ms of RTT."""
     tcp = 8 - at.first / 20
     rate = rate_of(vpn, tcp=tcp, ports=1.1 * tcp, mptcp=tcp + 6 + growth * at.first, tunnel=9)
     return rate * (1.1 if at.loss.startswith("ge") else 1)
@@ -93,10 +95,10 @@ RATES: dict[int, Rate] = {
     11: lambda vpn, at: {"mptcp": 10.0, "50/50": 9.0, "75/25": 10.5, "tunnel": 14.0}.get(vpn.way, 11.0),
 }
 """Rates with which all claims about a figure hold."""
-WORLDS: dict[int, dict[str, Rate]] = {
+FAULTY_RATES: dict[int, dict[str, Rate]] = {
     4: {"the gain grows with the RTT": partial(figure4, growth=1 / 25)},
     5: {"the rate falls with the asymmetry": lambda vpn, at: RATES[5](vpn, at) - at.second / 50},
-    8: {"Multipath TCP starts as fast": lambda vpn, at: rate_of(vpn, mptcp=2.5, half=2.5, tunnel=2.6)},
+    8: {"Multipath TCP starts as fast as 50/50": lambda vpn, at: rate_of(vpn, mptcp=2.5, half=2.5, tunnel=2.6)},
 }
 """Rates with which a claim about a figure fails."""
 
@@ -110,7 +112,7 @@ def losses_run(
     return losses if turn.number <= rounds else None
 
 
-VPN = {f"vpn-fig{number}": of_figure(number) for number in RATES}
+VPN = {f"vpn-fig{number}": figure_cases(number) for number in RATES}
 VPN["vpn-table1"] = VerdictCases(
     vpn_losses.SCENARIO,
     {},
@@ -134,7 +136,7 @@ def tunnel_run(
     turn: Turn[tunnel.Cell],
     ours: Callable[[list[float]], float] = lambda rates: 0.95 * sum(rates),
     silence: Silence = SILENCE,
-    change: float = 9.5,
+    changed_rate: float = 9.5,
     call: tuple[float, float] = (0.025, 0.0),
     cost: Cost = COST,
     split: float = 0.5,
@@ -142,8 +144,9 @@ def tunnel_run(
 ) -> Any:
     """Return the measurement of a part of the experiment; None after *runs* runs.
 
-    *ours* returns the rate of a download through the tunnel from the rates of both paths alone; *call*: 99th percentile
-    of the delay, and share of lost packets; *split*: the second path's share with fixed shares of 50/50.
+    *ours* returns the rate of a download through the tunnel from the rates of both paths alone. *changed_rate*:
+    rate after the paths changed to 10; *call*: 99th percentile of the delay, and share of lost packets; *split*: the
+    second path's share with fixed shares of 50/50.
     """
     part = turn.cell.part
     if turn.number > runs:
@@ -152,7 +155,7 @@ def tunnel_run(
         p99, loss = dict(zip(CALLS, ((0.011, 0.0), (0.061, 0.01), call), strict=True))[turn.variant]
         return Call(p99, p99, loss)
     if part not in tunnel.DOWNLOADS:
-        return {"silence": silence, "change": AfterChange(change, 10.0), "cost": cost}[part]
+        return {"silence": silence, "change": AfterChange(changed_rate, 10.0), "cost": cost}[part]
     over = zip(turn.cell.over.rates, turn.cell.over.losses, strict=True)
     rates = [rate * MBIT * (0.9 if loss is None else LOSSY_SHARE) for rate, loss in over]
     rate = {"a alone": rates[0], "b alone": rates[1]}.get(turn.variant, ours(rates))
@@ -171,22 +174,22 @@ TUNNEL = VerdictCases(
         "second path unused": {"ours": lambda rates: rates[0]},
         "50/50 over unequal paths": {"ours": lambda rates: 2 * min(rates)},
         "a lossy path stalls the other": {"ours": lambda rates: max(rates) / 2},
-        "only BBR gets little over lossy paths": {"ours": lambda rates: 0.8 * sum(rates)},
+        "BBR gets little over lossy paths": {"ours": lambda rates: 0.8 * sum(rates)},
         "no byte arrived": {"ours": lambda rates: 0.0},
         "both ends keep using a silent path": {"silence": Silence(inf, inf, 0.1, 3.0)},
-        "both ends stop using it late": {"silence": replace(SILENCE, relay=0.6, proxy=0.6)},
-        "only the relay stops using it": {"silence": replace(SILENCE, proxy=inf)},
-        "only the proxy stops using it": {"silence": replace(SILENCE, relay=inf)},
-        "it is used again late": {"silence": replace(SILENCE, back=1.5)},
-        "it is never used again": {"silence": replace(SILENCE, back=inf)},
-        "the stream loses a second": {"silence": replace(SILENCE, lost=1.0)},
-        "a change is not followed": {"change": 5.0},
+        "both ends use a silent path for too long": {"silence": replace(SILENCE, relay=0.6, proxy=0.6)},
+        "only the relay stops using a silent path": {"silence": replace(SILENCE, proxy=inf)},
+        "only the proxy stops using a silent path": {"silence": replace(SILENCE, relay=inf)},
+        "the silent path is used again late": {"silence": replace(SILENCE, back=1.5)},
+        "the silent path is never used again": {"silence": replace(SILENCE, back=inf)},
+        "the stream loses a second of data": {"silence": replace(SILENCE, lost=1.0)},
+        "the tunnel does not adapt to changed rates": {"changed_rate": 5.0},
         "a call waits in a queue": {"call": (0.061, 0.0)},
         "a call loses more than over one path": {"call": (0.025, 0.02)},
-        "fixed shares are not kept": {"split": 0.7},
+        "the shares are not the configured ones": {"split": 0.7},
         "packets are expensive in the kernel": {"cost": replace(COST, splitter=250, joiner=100)},
         "packets are expensive in the resequencer": {"cost": replace(COST, resequencer=28.6)},
-        "little is carried": {"cost": replace(COST, carried=300 * MBIT)},
+        "the tunnel carries little": {"cost": replace(COST, carried=300 * MBIT)},
         "a run is missing": {"runs": 2},
     },
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parts of experiments that no mutant reaches."""
+"""Tests for functions of experiments that the mutants do not call, such as those that read a program's output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,39 +38,44 @@ from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
 from mptcp_throttler.policy.load import load_policy
 
 MAX_ENDPOINTS = 8
-PORT, FIRST, SECOND, NEXT = 3128, 40_000, 50_000, 40_002
+"""Maximum number of MPTCP endpoints in a network namespace."""
+PROXY_PORT, FIRST_PORT, SECOND_PORT, NEXT_PORT = 3128, 40_000, 50_000, 40_002
 """The proxy's port; the client's ports of first and second subflow, and of the first subflow of another connection."""
 CAPABLE, THIRD_ACK = MpCapable(1, 0), MpJoinAck(b"\0" * 20)
 
 
 def segment(time: float, port: int, option: MptcpOption) -> Segment:
-    return Segment(time, "wan0", b"\x0a\x4d\x01\x02", port, b"\x0a\x4d\x08\x02", PORT, 16, 0, 0, (option,))
+    return Segment(time, "wan0", b"\x0a\x4d\x01\x02", port, b"\x0a\x4d\x08\x02", PROXY_PORT, 16, 0, 0, (option,))
 
 
 @pytest.mark.parametrize(
     ("marked", "expected"),
     [
-        ({FIRST: 10.304, NEXT: 10.512}, [4, 2]),
-        ({FIRST: 10.1, NEXT: 10.512}, [-200, 2]),
-        ({FIRST: 10.31 + GIVE_UP_SECONDS, SECOND: 10.3015}, [math.inf, math.inf]),
+        ({FIRST_PORT: 10.304, NEXT_PORT: 10.512}, [4, 2]),
+        ({FIRST_PORT: 10.1, NEXT_PORT: 10.512}, [-200, 2]),
+        ({FIRST_PORT: 10.31 + GIVE_UP_SECONDS, SECOND_PORT: 10.3015}, [math.inf, math.inf]),
     ],
     ids=["after the join", "before the join", "never, or much later"],
 )
-def test_reaction_ends_with_the_first_marked_packet_of_the_capped_subflow(
+def test_reaction_ends_with_the_first_packet_in_the_capped_class(
     marked: dict[int, float], expected: list[float]
 ) -> None:
     segments = [
-        segment(10.0, FIRST, CAPABLE), segment(10.001, FIRST, CAPABLE), segment(10.3, SECOND, THIRD_ACK),
-        segment(10.45, SECOND, THIRD_ACK), segment(10.5, NEXT, CAPABLE), segment(10.51, SECOND + 1, THIRD_ACK),
-    ]  # fmt: skip
-    assert delays(segments, marked, PORT) == pytest.approx(expected)
+        segment(10.0, FIRST_PORT, CAPABLE),
+        segment(10.001, FIRST_PORT, CAPABLE),
+        segment(10.3, SECOND_PORT, THIRD_ACK),
+        segment(10.45, SECOND_PORT, THIRD_ACK),
+        segment(10.5, NEXT_PORT, CAPABLE),
+        segment(10.51, SECOND_PORT + 1, THIRD_ACK),
+    ]
+    assert delays(segments, marked, PROXY_PORT) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("classes", "wrong"), [("cap default", 0), ("cap cap", 1), ("default default", 1)])
-def test_cap_is_correct_if_its_class_has_only_the_capped_path(classes: str, wrong: int) -> None:
+@pytest.mark.parametrize(("classes", "count"), [("cap default", 0), ("cap cap", 1), ("default default", 1)])
+def test_connection_is_misplaced_unless_only_its_capped_path_has_the_class_of_the_cap(classes: str, count: int) -> None:
     ends = ["10.77.3.2:40000", "10.77.4.2:40001"]
     entries = dict(zip(ends, classes.split(), strict=True))
-    assert misplaced({"abcd"}, {"abcd": ends}, entries, "cap") == wrong
+    assert misplaced({"abcd"}, {"abcd": ends}, entries, "cap") == count
 
 
 def test_nftables_limit_allows_the_requests_with_a_busy_client() -> None:
@@ -129,24 +133,26 @@ def test_claim_is_judged_only_if_its_whole_interval_is_on_one_side(values: Seque
     assert Claim("x", "y", tuple(values), least=0.8).verdict == verdict
 
 
-def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_is_final() -> None:
+def test_reactions_to_a_silent_path_are_computed_from_polls_of_both_ends() -> None:
     polls = [Poll(0.0, True, True), Poll(1.0, False, True), Poll(2.0, True, False), Poll(3.0, True, True)]
     assert reactions(polls, 0.5, 1.5, 0.3) == Silence(relay=0.5, proxy=1.5, back=1.5, lost=0.3)
     polls += [Poll(4.0, True, False), Poll(5.0, True, True)]
     assert reactions(polls, 0.5, 1.5, 0).back == 3.5
-    assert reactions([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
-    assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
+    # An end that does not answer does not use the path.
+    assert reactions([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == math.inf
+    assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(math.inf, math.inf, math.inf, 0)
 
 
-def test_a_packet_of_a_call_that_came_twice_counts_once_and_by_its_first_arrival() -> None:
+def test_packet_of_a_call_that_arrived_twice_counts_once_with_its_first_delay() -> None:
+    # A whole call has 300 packets.
     call = to_call([(number, 0, 20_000_000) for number in range(150)] + [(7, 0, 90_000_000)])
     assert (call.median, call.p99, call.loss) == (0.02, 0.02, 0.5)
 
 
 def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
-    every = SCENARIO.cells(SCENARIO.chosen({}))
-    cells = {(cell.proxy, cell.client): cell.tasks for cell in every}
-    assert len({cell.setting for cell in every}) == 4
+    all_cells = SCENARIO.cells(SCENARIO.chosen({}))
+    cells = {(cell.proxy, cell.client): cell.tasks for cell in all_cells}
+    assert len({cell.setting for cell in all_cells}) == 4
     assert [client for proxy, client in cells if proxy == "squid"] == ["tcp"]
     assert [client for proxy, client in cells if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
     assert cells["haproxy", "tcp"] == ("get", "requests", "idle-get")

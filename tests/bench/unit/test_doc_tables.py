@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the report, a self-contained page, and for tables in docs/. Both are generated from results.
+"""Tests for tables in docs/, and for the report, a self-contained page. Both are generated from results.
 
 A table in docs/ is refused if it differs from the results, or if there is no result.
 """
@@ -35,14 +35,14 @@ AIMS = """\
 """
 
 
-def shown(page: str, found: ExperimentResult = OURS) -> str:
-    return generated(page, {"recovery": found}, "p.md")
+def generated_page(page: str, result: ExperimentResult = OURS) -> str:
+    return generated(page, {"recovery": result}, "p.md")
 
 
-def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
-    """The pages use each form of a table: rows, columns, brief tables, claims and lists of verdicts."""
+def test_pages_in_docs_have_the_tables_of_the_stored_results() -> None:
+    """The pages have every form of a table: rows, columns, brief tables, claims and lists of verdicts."""
     for page, text in pages().items():
-        assert page.read_text() == text, f"{page}: mptcp-bench report --docs updates it"
+        assert page.read_text() == text, f"{page} is out of date; mptcp-bench report --docs updates it"
     assert [reason for kept in read_kept().values() for reason in unfit(kept)] == []
 
 
@@ -61,7 +61,7 @@ def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
         ),
     ],
 )
-def test_unfit_result_is_not_kept(bad: ExperimentResult, reason: str, tmp_path: Path) -> None:
+def test_unfit_result_is_not_stored(bad: ExperimentResult, reason: str, tmp_path: Path) -> None:
     source = tmp_path / "recovery" / result_file.FILE
     result_file.write(bad, source)
     with pytest.raises(ResultError, match=f"^{re.escape(f'{source}: {reason}')}$"):
@@ -69,7 +69,7 @@ def test_unfit_result_is_not_kept(bad: ExperimentResult, reason: str, tmp_path: 
     assert not (tmp_path / "results").exists()
 
 
-def test_results_are_kept_and_tables_replace_the_text_between_the_marks(tmp_path: Path) -> None:
+def test_result_is_stored_and_its_tables_replace_the_text_between_the_marks(tmp_path: Path) -> None:
     docs, results = tmp_path / "docs", tmp_path / "results"
     result_file.write(OURS, results / "recovery" / result_file.FILE)
     docs.mkdir()
@@ -83,7 +83,7 @@ def test_results_are_kept_and_tables_replace_the_text_between_the_marks(tmp_path
     assert write_pages(docs) == []
     page.write_text(text.replace("0.125", "0.120"))
     assert write_pages(docs) == [page]
-    text = shown(text, replace(OURS, earlier_rule="means were not compared"))
+    text = generated_page(text, replace(OURS, earlier_rule="means were not compared"))
     assert f"processors.\n\nJudged by an earlier rule: means were not compared.\n\n{END}" in text
 
 
@@ -98,14 +98,14 @@ def test_results_are_kept_and_tables_replace_the_text_between_the_marks(tmp_path
         (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: expected "),
     ],
 )
-def test_page_with_an_unknown_name_or_a_wrong_mark_is_refused(page: str, message: str) -> None:
+def test_page_with_an_unknown_name_or_an_invalid_mark_is_refused(page: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
-        shown(page)
+        generated_page(page)
     assert str(error.value).startswith(message)
 
 
 class Page(HTMLParser):
-    """Parses a page: its text, its references, and whether each element is closed in the right place."""
+    """Parses a page. Fails if elements are not closed in the right order, or if the page loads a file."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -136,7 +136,9 @@ class Page(HTMLParser):
         return [value for name, value in self.attributes if name in names]
 
 
-def test_page_has_all_results_and_names_missing_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_has_all_results_and_missing_experiments_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for each in (OURS, PAPERS):
         result_file.write(each, tmp_path / each.experiment / result_file.FILE)
     (tmp_path / "fig3" / "figure.svg").write_bytes(SVG)
@@ -144,10 +146,10 @@ def test_page_has_all_results_and_names_missing_ones(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr()
     assert printed.out == f"{tmp_path / 'report.html'}\n"
     assert printed.err.startswith("mptcp-bench report: not run yet: fig2, fig4, fig5, fig6, fig7, table1, goodput, ")
-    found = Page((tmp_path / "report.html").read_text())
-    assert [id.partition("-")[0] for id in found.values("id")] == ["fig3", "recovery"]
-    references = found.values("src", "href", "srcset", "action")
-    assert {f"#{id}" for id in found.values("id")} <= set(references)
+    page = Page((tmp_path / "report.html").read_text())
+    assert [id.partition("-")[0] for id in page.values("id")] == ["fig3", "recovery"]
+    references = page.values("src", "href", "srcset", "action")
+    assert {f"#{id}" for id in page.values("id")} <= set(references)
     [picture] = (each for each in references if not each.startswith("#"))
     assert base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,")) == SVG
     for words in (
@@ -158,7 +160,7 @@ def test_page_has_all_results_and_names_missing_ones(tmp_path: Path, capsys: pyt
         "The picture drawn.svg is missing.",
         " ".join(EXPERIMENTS["recovery"].explanation.split("\n\n")[0].replace("``", "").split()),
     ):
-        assert words in found.text, words
+        assert words in page.text, words
 
 
 def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
@@ -171,7 +173,7 @@ def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
     assert len(set(page.values("id"))) == 2
 
 
-def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_report_is_written_if_a_file_is_invalid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "a" / result_file.FILE
     result_file.write(OURS, target)
     target.write_text(target.read_text().replace('"title": "kill -9"', '"title": 7'))
@@ -181,7 +183,7 @@ def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.
     assert not (tmp_path / "report.html").exists()
 
 
-def test_page_of_kept_results_has_all_that_is_kept(tmp_path: Path) -> None:
+def test_report_of_stored_results_has_all_their_texts_and_pictures(tmp_path: Path) -> None:
     assert main(["report", str(tmp_path), "--kept"]) == 0
     html = (tmp_path / "kept.html").read_text()
     text, results = Page(html).text, read_kept()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the results in docs/results have today's verdicts, or that their page states that they do not.
+"""Tests that the results in docs/results have the current verdicts, or state the earlier rule that judged them.
 
-Runs of the paper's results are rebuilt from the tables, because the results do not contain single values. Welch's t
-needs only a sample's mean, spread and size, which the tables contain. So today's claims judge the rebuilt runs like the
-measured runs, except for rounded digits.
+The paper's results contain no individual values, so their runs are rebuilt from the tables. Welch's t-test needs only
+mean, variance and size of a sample, which the tables contain. So the current claims judge the rebuilt runs like the
+measured runs, except for rounding.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ VARIED = {
     "runs", "samples", "open tunnels, minimum", "tunnels replaced, /s", "Mbit/s",
 }  # fmt: skip
 """Aims whose bounds depend on the cell, on the options, or on other measurements."""
-OF_THE_ENGINE = {"runs", "attempts repeated, other than because of the emulated paths"}
-"""Aims that an older result lacks if its experiment had one run and did not repeat a failed attempt."""
+AIMS_OF_ALL = {"runs", "attempts repeated, other than because of the emulated paths"}
+"""Aims of all experiments. An older result lacks them if it has one run and no repeated attempts."""
 
 
-NAMES = {column.heading: (name, column.scale) for name, column in COLUMNS.items()}
+FIELDS = {column.heading: (name, column.scale) for name, column in COLUMNS.items()}
+"""Field and scale of a quantity in the tables."""
 
 
-def samples(cell: str, n: int) -> list[float]:
+def rebuilt_values(cell: str, n: int) -> list[float]:
     """Return *n* values that have the mean and the interval in *cell* of a table."""
     mean, half = (float(number) for number in (*cell.split(" ± "), "0")[:2])
     away = half * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * sqrt((n - 1) / (2 * (n // 2)))
@@ -52,14 +53,16 @@ def samples(cell: str, n: int) -> list[float]:
 def _downloads(table: Table, cells: Iterable[Any]) -> list[Run[Any, Any]]:
     trials = {str(cell): cell for cell in cells}
     runs = []
-    # The statistics have a column for each trial; an earlier table, the sweep, had a row. A kept result may have trials
-    # and quantities that are no longer measured.
+    # Most tables have a column for each trial; the earlier table "sweep" has a row. A stored result may have trials and
+    # quantities that are no longer measured.
     by_trial = [table.head, *table.rows] if table.key == "sweep" else zip(table.head, *table.rows, strict=True)
     (_, *headings), *rows = by_trial
     for title, *texts in (row for row in rows if row[0] in trials):
         quantities = dict(zip(headings, texts, strict=True))
         n = int(quantities["runs"])
-        columns = {NAMES[name]: samples(cell, n) for name, cell in quantities.items() if name in NAMES and cell}
+        columns = {
+            FIELDS[name]: rebuilt_values(cell, n) for name, cell in quantities.items() if name in FIELDS and cell
+        }
         for number in range(n):
             values: dict[str, Any] = {name: sample[number] / scale for (name, scale), sample in columns.items()}
             runs.append(Run(Turn(trials[title], "", number), Download(fell_back=True, **values)))
@@ -71,15 +74,15 @@ def _delays(table: Table) -> list[Run[Any, Any]]:
     for row in table.rows:
         cells = dict(zip(table.head, row, strict=True))
         client, n = cells["client"] or client, int(cells["runs"])
-        idle = samples(cells["idle, %"], n)
-        for number, median in enumerate(samples(cells["median of a run"], n)):
+        idle = rebuilt_values(cells["idle, %"], n)
+        for number, median in enumerate(rebuilt_values(cells["median of a run"], n)):
             turn = Turn(client, "", number)
             runs.append(Run(turn, Delays((median / 1e3,), idle[number] / 100), cells["segment"]))
     return runs
 
 
-def claims_today(kept: ExperimentResult) -> list[Verdict]:
-    """Return today's claims about the runs of *kept*, a summary of a result of the paper."""
+def current_claims(kept: ExperimentResult) -> list[Verdict]:
+    """Return the current claims about the runs of *kept*, a result of the paper's experiments."""
     scenario = PAPER[kept.experiment].load()
     turns = scenario.plan(scenario.chosen({name: str(value) for name, value in kept.parameters.items()}))
     cells = dict.fromkeys(turn.cell for turn in turns)
@@ -108,27 +111,25 @@ def forms(aims: Iterable[Verdict]) -> dict[Form, set[tuple[float, ...]]]:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_papers_claims_and_verdicts_are_those_of_today(name: str) -> None:
-    """If this fails, a claim was changed: run the experiment again, because the kept result is out of date."""
-    today = [(claim.what, claim.verdict) for claim in claims_today(KEPT[name])]
-    assert [(claim.what, claim.verdict) for claim in KEPT[name].aims if claim.said] == today
+def test_claims_of_the_paper_have_the_current_verdicts(name: str) -> None:
+    """If this fails, a claim was changed. Run the experiment again, because the stored result is out of date."""
+    current = [(claim.what, claim.verdict) for claim in current_claims(KEPT[name])]
+    assert [(claim.what, claim.verdict) for claim in KEPT[name].aims if claim.said] == current
 
 
 @pytest.mark.parametrize("name", sorted({kept.experiment for kept in OURS.values()}))
-def test_results_of_an_experiment_have_the_aims_of_today_or_an_earlier_rule(name: str) -> None:
+def test_results_of_an_experiment_have_its_current_aims_or_an_earlier_rule(name: str) -> None:
     """If this fails, run the experiment again, or set ``earlier_rule`` in the result."""
     cases, results = VERDICT_CASES[name], [kept for kept in OURS.values() if kept.experiment == name]
-    today = forms(aim for mutant in (SOUND, *cases.names) for aim in cases.aims_or_none(mutant))
+    current = forms(aim for mutant in (SOUND, *cases.mutant_names) for aim in cases.aims_or_none(mutant))
     missing = forms(cases.aims()).keys() - {form for kept in results for form in forms(kept.aims)}
     if not any(kept.earlier_rule for kept in results):
-        assert {form.words for form in missing} - OF_THE_ENGINE == set()
+        assert {form.words for form in missing} - AIMS_OF_ALL == set()
     for kept in results:
-        changed = {form.words for form, bounds in forms(kept.aims).items() if not bounds <= today.get(form, bounds)}
+        changed = {form.words for form, bounds in forms(kept.aims).items() if not bounds <= current.get(form, bounds)}
         assert changed - VARIED == set() or kept.earlier_rule
 
 
-def test_result_of_an_experiment_that_no_longer_exists_names_the_replacement() -> None:
-    known = {*PAPER, *EXPERIMENTS}
-    assert {name for name, kept in KEPT.items() if kept.replacement} == {
-        name for name, kept in KEPT.items() if kept.experiment not in known
-    }
+def test_result_of_a_removed_experiment_names_the_replacement() -> None:
+    removed = [name for name, kept in KEPT.items() if kept.experiment not in {*PAPER, *EXPERIMENTS}]
+    assert [name for name, kept in KEPT.items() if kept.replacement] == removed

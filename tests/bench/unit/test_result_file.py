@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for result files and the runs that write them: aims, complete files, and errors in one line."""
+"""Tests for result files, and for the runs that write them: aims, pictures, interrupted runs, and error messages."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ OURS = ExperimentResult(
     pictures=("drawn",),
     data={"samples": [1, 2, 3]},
 )
+"""A result of our experiment ``recovery``."""
 PAPERS = replace(
     OURS,
     experiment="fig3",
@@ -62,11 +63,13 @@ PAPERS = replace(
     pictures=("figure",),
     notes=("1 × fell back",),
 )
-SOUND = Aim("a: share", 0.97, least=0.95, most=1.05)
-AIMS = (SOUND, Aim("b: gap", 0.5, " s", most=0.25), Aim("c: reload", math.inf, " s", most=5), Aim("d: greatest", 12))
+"""A result of the paper's experiment ``fig3``."""
+MET = Aim("a: share", 0.97, least=0.95, most=1.05)
+AIMS = (MET, Aim("b: gap", 0.5, " s", most=0.25), Aim("c: reload", math.inf, " s", most=5), Aim("d: greatest", 12))
 
 
 def findings(*aims: Aim) -> Findings:
+    """Return findings with two tables, data and *aims*."""
     first, second = (RichTable("cell", "kept", title=f"Many, many downloads: {number}") for number in (1, 2))
     first.add_row("bbr, 20/20 ms", "[green]0.99 ± 0.01[/]")
     first.add_row(Text("cubic"), "")
@@ -74,12 +77,12 @@ def findings(*aims: Aim) -> Findings:
     return Findings((first, second), data, aims=aims)
 
 
-def test_result_has_all_findings_and_the_file_has_them_as_json(tmp_path: Path) -> None:
+def test_result_and_its_file_have_all_findings(tmp_path: Path) -> None:
     found = findings(*AIMS).added_to(OURS, complete=True)
     assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "inf s", "12"]
     assert [table.key for table in found.tables] == ["many", "many-2"]
     assert found.tables[0].rows == (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))
-    assert findings(SOUND).wrong == ()
+    assert findings(MET).wrong == ()
     assert findings(*AIMS).wrong == ("b: gap: 0.5 s, wanted ≤ 0.25", "c: reload: inf s, wanted ≤ 5")
     target = tmp_path / "new" / FILE
     result_file.write(PAPERS, target)
@@ -97,7 +100,7 @@ def test_result_has_all_findings_and_the_file_has_them_as_json(tmp_path: Path) -
     [
         (1.0, 1, 1, "met", "1"),
         (1.1, 1, 1, "missed", "1.1"),
-        # A missed aim must not look as if it were met.
+        # The text of a missed value must not be within the bounds.
         (0.99996, 1, None, "missed", "0.99996"),
         (math.nextafter(1, 0), 1, None, "missed", "0.9999999999999999"),
         (math.nan, 0, None, "missed", "nan"),
@@ -113,14 +116,14 @@ def test_aim_is_met_within_its_bounds(
 
 
 class Bench:
-    """Runs the experiment ``fig2``, which is replaced by a function."""
+    """Runs ``mptcp-bench`` with a fake experiment, whose run is the function ``measure``."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.target, self._capsys = directory / "fig2" / FILE, capsys
-        self.measure: Callable[[Callable[[Findings], None]], Findings] = lambda keep: findings(SOUND)
+        self.measure: Callable[[Callable[[Findings], None]], Findings] = lambda keep: findings(MET)
 
     def load(self) -> Any:
-        return SimpleNamespace(OPTIONS={}, chosen=lambda *_: None, run=lambda *given: self.measure(given[-1]))
+        return SimpleNamespace(OPTIONS={}, chosen=lambda *_: None, run=lambda *arguments: self.measure(arguments[-1]))
 
     def run(self, *command: str) -> tuple[int, str]:
         """Return the exit status and the text on stderr of *command*, or of ``run fig2``."""
@@ -134,24 +137,24 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
-    made = Bench(tmp_path, capsys)
-    monkeypatch.setattr(Experiment, "load", lambda _: made.load())
-    return made
+    fake = Bench(tmp_path, capsys)
+    monkeypatch.setattr(Experiment, "load", lambda _: fake.load())
+    return fake
 
 
-def pictured(*names: str, error: BaseException | None = None) -> Findings:
-    """Return findings with pictures. *error* is raised when half of a picture is drawn as SVG."""
+def findings_with_pictures(*names: str, error: BaseException | None = None) -> Findings:
+    """Return findings with pictures. An *error* is raised while a picture is drawn as SVG."""
 
     def draw(target: Path) -> None:
         target.write_text("half of the picture")
         if error is not None and target.suffix == ".svg":
             raise error
 
-    return replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names))
+    return replace(findings(MET), pictures=tuple(Picture(name, draw) for name in names))
 
 
-def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: Bench) -> None:
-    bench.measure = lambda keep: pictured("picture")
+def test_run_writes_result_and_pictures_and_fails_if_it_misses_an_aim(bench: Bench) -> None:
+    bench.measure = lambda keep: findings_with_pictures("picture")
     assert bench.run() == (0, "")
     assert bench.files == {FILE, "picture.png", "picture.svg"}
     found = load(bench.target)
@@ -162,12 +165,14 @@ def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: B
     assert "mptcp-bench run fig2: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
 
 
-def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(bench: Bench) -> None:
+def test_pictures_of_an_earlier_run_are_removed_if_new_ones_cannot_be_drawn(bench: Bench) -> None:
     """Defect: report showed the picture of an earlier run as a picture of the new result."""
     result_file.write(OURS, bench.target)
     for name in ("first.svg", "second.png", "second.svg"):
         bench.target.with_name(name).write_text("of an earlier run")
-    bench.measure = lambda keep: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    bench.measure = lambda keep: findings_with_pictures(
+        "first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    )
     kept = f"{bench.target} has what was measured; first.svg could not be drawn"
     assert bench.run() == (1, f"mptcp-bench: No space left on device\nmptcp-bench: {kept}\n")
     assert bench.files == {FILE, "first.png"}
@@ -178,7 +183,7 @@ def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(be
     ("error", "status", "message"),
     [(KeyboardInterrupt, INTERRUPTED, "interrupted"), (TestbedError, 1, "run fig2: no proxy")],
 )
-def test_run_that_ends_early_keeps_its_last_findings_or_the_earlier_result(
+def test_interrupted_run_stores_its_last_findings_or_leaves_the_earlier_result(
     bench: Bench, error: type[BaseException], status: int, message: str
 ) -> None:
     def measure(keep: Callable[[Findings], None], found: Sequence[Findings] = ()) -> Findings:
@@ -191,17 +196,17 @@ def test_run_that_ends_early_keeps_its_last_findings_or_the_earlier_result(
     nothing = f"no measurement of this run is kept; {bench.target} is of an earlier run"
     assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {nothing}\n")
     assert load(bench.target) == OURS
-    bench.measure = partial(measure, found=[pictured("picture"), pictured("picture")])
+    bench.measure = partial(measure, found=[findings_with_pictures("picture"), findings_with_pictures("picture")])
     kept = f"{bench.target} has what was done, marked as interrupted"
     assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {kept}\n")
     assert not load(bench.target).complete
     assert bench.files == {FILE, "picture.png", "picture.svg"}
-    bench.measure = partial(measure, found=[pictured("picture", error=OSError("full"))])
+    bench.measure = partial(measure, found=[findings_with_pictures("picture", error=OSError("full"))])
     undrawn = "mptcp-bench: its pictures cannot be drawn: full\n"
     assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {kept}\n{undrawn}")
 
 
-def test_complaint_of_the_demo_names_its_command(bench: Bench) -> None:
+def test_missed_aim_of_the_demo_is_reported_with_its_command(bench: Bench) -> None:
     bench.measure = lambda keep: findings(*AIMS)
     status, text = bench.run("demo", "--quick")
     assert (status, text.splitlines()[0].rpartition(": b: ")[0]) == (1, "mptcp-bench demo")
