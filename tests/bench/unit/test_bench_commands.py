@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``mptcp-bench``: options of ``--set``, the list of experiments, the umask, and a result's provenance."""
+"""Tests for ``mptcp-bench``: umask, provenance of a result, refused options of ``--set``, list of experiments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_other_users_can_read_the_files_of_an_origin(tmp_path: Path, monkeypatch
     assert modes == ["0o755", "0o755", "0o644"]
 
 
-def test_commit_tells_whether_the_working_copy_is_unchanged(tmp_path: Path) -> None:
+def test_commit_of_a_result_has_a_suffix_if_the_working_copy_differs(tmp_path: Path) -> None:
     def git(*argv: str) -> str:
         identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
         return subprocess.check_output(["git", "-C", str(tmp_path), *identity, *argv], text=True, timeout=30).strip()
@@ -42,7 +42,7 @@ def test_commit_tells_whether_the_working_copy_is_unchanged(tmp_path: Path) -> N
     assert _commit(tmp_path) == head
     (tmp_path / "file").write_text("b")
     assert _commit(tmp_path) == f"{head}-dirty"
-    # Of both git commands, only git status reads the index, and fails.
+    # With this index, git rev-parse succeeds, but git status fails.
     (tmp_path / ".git" / "index").write_bytes(b"not an index")
     assert _commit(tmp_path) == f"{head}-unknown"
 
@@ -82,12 +82,12 @@ CAPS = "allowed are a path's rate and a lower cap in Mbit/s, such as 100-5"
         ("fig2", "wifi.jitter=9ms", "wifi: jitter 9000 µs: 0 to the delay, 8000 µs"),
     ],
 )
-def test_useless_settings_are_refused_in_one_line_before_a_run(
+def test_invalid_settings_are_refused_in_one_line_before_a_run(
     name: str, setting: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(scenario, "need", lambda *_: None)
-    # Settings that are not refused must fail here, without a run.
+    # If settings are accepted, the run fails here.
     monkeypatch.setattr(scenario, "Attempts", None)
     settings = (word for each in setting.split() for word in ("--set", each))
     assert cli.main(["run", name, *settings, "--output", str(tmp_path)]) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for functions of experiments that the mutants do not call, such as those that read a program's output."""
+"""Tests for statistics, and for functions of experiments that the mutants do not call."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 import re
+import statistics as standard
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,20 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from scipy import stats
 
 from mptcp_bench.experiments.claims import Claim
 from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.peers import nginx_features
-from mptcp_bench.experiments.relay import SCENARIO, lacking
-from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, protocol_error
+from mptcp_bench.experiments.relay_judging import cost, protocol_error
 from mptcp_bench.experiments.relay_load import BUCKETS, buffers, latencies, octets, user_memory
 from mptcp_bench.experiments.soak import descriptors, misplaced
 from mptcp_bench.experiments.starvation import LAYOUTS, Layout
 from mptcp_bench.experiments.tunnel_parts import Poll, Silence, reactions, to_call
 from mptcp_bench.experiments.vpn_losses import bursts
+from mptcp_bench.statistics import compare, exact_median_interval, mean_bounds, mean_interval, median, percentile
 from mptcp_lab.agent import fetch
 from mptcp_lab.agent.processes import kill_tree
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
@@ -149,19 +151,6 @@ def test_packet_of_a_call_that_arrived_twice_counts_once_with_its_first_delay() 
     assert (call.median, call.p99, call.loss) == (0.02, 0.02, 0.5)
 
 
-def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
-    all_cells = SCENARIO.cells(SCENARIO.chosen({}))
-    cells = {(cell.proxy, cell.client): cell.tasks for cell in all_cells}
-    assert len({cell.setting for cell in all_cells}) == 4
-    assert [client for proxy, client in cells if proxy == "squid"] == ["tcp"]
-    assert [client for proxy, client in cells if proxy == LIMIT] == ["tcp", "mptcp1", "mptcp2"]
-    assert cells["haproxy", "tcp"] == ("get", "requests", "idle-get")
-    assert (cells[DIRECT, "tcp"], cells[LIMIT, "tcp"]) == (("get", "requests"), TASKS)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
-    assert lacking(Cell(DIRECT, "tcp", Setting(own_processor=True))) is not None
-    assert lacking(Cell(DIRECT, "tcp")) is None
-
-
 @pytest.mark.parametrize(
     ("build", "features"),
     [
@@ -258,3 +247,41 @@ def test_usage_includes_all_processes_and_the_time_of_ended_children() -> None:
             assert tree_seconds(parent.pid, ended=True) >= 2 * (WORKER_SECONDS - 2 * TICK)
         finally:
             kill_tree(parent.pid)
+
+
+SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_size=2, max_size=12)
+
+
+@given(SAMPLES, SAMPLES, st.sampled_from([0.5, 0.95, 1.0, 2.0]))
+def test_intervals_are_those_of_student_and_welch(sample: list[float], reference: list[float], factor: float) -> None:
+    scaled = [factor * value for value in reference]
+    assume(standard.variance(sample) > 1e-6 and standard.variance(scaled) > 1e-6)
+    mean, found = mean_interval(sample), compare(sample, reference, factor)
+    assert mean.half is not None
+    student, welch = stats.ttest_1samp(sample, 0), stats.ttest_ind(sample, scaled, equal_var=False)
+    # Two one-sided bounds of 95 % form a two-sided interval of 90 %.
+    for pair, interval in (
+        ((mean.mean - mean.half, mean.mean + mean.half), student.confidence_interval()),
+        (mean_bounds(sample), student.confidence_interval(0.9)),
+        ((found.low, found.high), welch.confidence_interval(0.9)),
+    ):
+        assert pair == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
+
+
+def test_a_single_run_has_no_bounds_and_equal_values_have_no_spread() -> None:
+    assert (mean_interval([7.0, 7.0, 7.0]).half, mean_interval([4.0]).half) == (0, None)
+    assert (mean_bounds([7.0, 7.0]), mean_bounds([1.0, math.inf])) == ((7, 7), (math.inf, math.inf))
+    assert all(map(math.isnan, (*mean_bounds([]), *mean_bounds([3.0]), *mean_bounds([3.0, math.nan]))))
+    assert compare([200.0], [100.0, 101.0]).low is compare([200.0, 201.0], [100.0]).high is None
+    assert (compare([9.0, 9.0], [7.0, 7.0]).low, compare([9.0, 9.0], 7.0).high) == (2, 2)
+
+
+def test_percentile_may_be_infinite() -> None:
+    assert (median([1.0, math.inf, math.inf]), median([1.0, 2.0, math.inf])) == (math.inf, 2.0)
+    assert percentile([], 99, default=math.inf) == math.inf
+
+
+def test_interval_of_the_median() -> None:
+    # Ranks from Conover's table.
+    ranks = {0: None, 5: None, 6: (1, 6), 8: (1, 8), 9: (2, 8), 12: (3, 10), 20: (6, 15)}
+    assert {n: exact_median_interval(range(n, 0, -1)) for n in ranks} == ranks

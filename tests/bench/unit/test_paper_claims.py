@@ -11,16 +11,15 @@ import pytest
 from mutants import constant, series, simulated_results
 
 from mptcp_bench.experiments.columns import Results, Turn
-from mptcp_bench.paper import PAPER
+from mptcp_bench.paper import PAPER, drawing
 from mptcp_bench.paper.conversion_claims import DOWNLOAD, KINDS, OWN_SYN, REQUEST, RESPONSE, SYN, UPLOAD, Delays
-from mptcp_bench.paper.drawing import picture
 from mptcp_bench.paper.measurements import Download
 from mptcp_bench.result_file import Judgement, Verdict
 
 Values = Mapping[str, Mapping[str, float]]
 """The values of each download, or the delays of each kind of segment, in SI units."""
 NOISE = (0.998, 1.002, 0.999, 1.001)
-"""Factor of the values in each of the runs."""
+"""Factor on the values of each run."""
 
 
 def _delays(least_idle: float, *seconds: float) -> Values:
@@ -37,7 +36,7 @@ LOSSLESS = {"retransmission_share": 0, "receiver_drops": 0}
 CAPPED = {"capped": 1, "joined": 0.01, "before_cap": 99e6, "goodput": 23e6, "share_ethernet": 0.2, "share_wifi": 0.8,
           "rate_ethernet": 4.9e6, "rate_wifi": 18.8e6}  # fmt: skip
 FREE = {"goodput": 93e6, "share_ethernet": 0.98, "share_wifi": 0.02, "rate_ethernet": 99e6, "rate_wifi": 0.4e6}
-SOUND: dict[str, Values] = {
+PAPERS_VALUES: dict[str, Values] = {
     "fig2": ALONE,
     "fig3": ALONE | {"mptcp": FREE},
     "fig4": {
@@ -59,7 +58,7 @@ SOUND: dict[str, Values] = {
     "fig7": {"tcp-wifi": ALONE["tcp-wifi"], "free": FREE, "throttled": CAPPED},
     "table1": _delays(0.01, 0.0085, 0.009, 0.0075, 0.0005, 0.02, 0.0234, 0.015, 0.015, 0.05),
 }  # fmt: skip
-"""The paper's setup: Linux 3.14 with MPTCP 0.89 on a Raspberry Pi, and a guest of ESXi with little processor time."""
+"""Values of the paper: Linux 3.14 with MPTCP 0.89 on a Raspberry Pi, and a guest of ESXi with little processor time."""
 FULL = {"goodput": 111e6, "share_ethernet": 0.83, "share_wifi": 0.17, "rate_wifi": 19.6e6}
 CAPPED_SOFTLY = {"duration": 1.5, "time_to_throttle": 0.2, "rate_wifi": 19.6e6}
 TODAY: dict[str, Values] = {
@@ -70,7 +69,7 @@ TODAY: dict[str, Values] = {
 }  # fmt: skip
 """The values of a current kernel, machine and throttler that differ from the paper's."""
 NOT_CAPPED = {"capped": 0}
-BREAKS: tuple[tuple[str, int, Values, Judgement], ...] = (
+MUTANTS: tuple[tuple[str, int, Values, Judgement], ...] = (
     ("fig2", 0, {"tcp-wifi": {"fell_back": 0}}, "fails"),
     ("fig2", 1, {"tcp-ethernet": {"goodput": 18.6e6}}, "fails"),
     ("fig2", 1, {"tcp-wifi": {"goodput": 16e6}}, "fails"),
@@ -118,7 +117,7 @@ BREAKS: tuple[tuple[str, int, Values, Judgement], ...] = (
     ("table1", 2, {RESPONSE: {"seconds": 0.004}, UPLOAD: {"seconds": 0.001}}, "differs"),
     ("table1", 3, {DOWNLOAD: {"seconds": 0.0004}}, "fails"),
 )
-"""Scenario, number of the claim, values that differ from ``SOUND``, and the verdict that they must have."""
+"""Experiment, number of the claim, values that differ from ``PAPERS_VALUES``, and the verdict that they must have."""
 UNEXPLAINED: tuple[tuple[str, int, Values], ...] = (
     # Squid is single-threaded, so an idle second processor does not help it.
     ("fig5", 1, {"mtu-1000": {"least_idle": 0}}),
@@ -130,12 +129,12 @@ UNEXPLAINED: tuple[tuple[str, int, Values], ...] = (
     ("table1", 1, {SYN: {"least_idle": 0.01}}),
     ("table1", 2, {OWN_SYN: {"seconds": 30e-6}}),
 )
-"""Values that differ from ``TODAY`` such that a claim's reason is not shown; it must then fail without a reason."""
+"""Changes of ``TODAY`` with which a claim fails, because the values do not show the reason why it differs."""
 
 
 def results(key: str, *changes: Values, **options: str) -> Results[Any, Any]:
-    """Return the results of the scenario *key* with the values of ``SOUND`` and these *changes*."""
-    values = {name: dict(each) for name, each in SOUND[key].items()}
+    """Return the results of the experiment *key* with the values of ``PAPERS_VALUES`` and these *changes*."""
+    values = {name: dict(each) for name, each in PAPERS_VALUES[key].items()}
     for change in changes:
         for name, changed in change.items():
             values[name] |= changed
@@ -161,31 +160,31 @@ def claims(key: str, *changes: Values, **options: str) -> list[Verdict]:
 
 @pytest.mark.parametrize("key", PAPER)
 def test_each_claim_holds_with_the_papers_values_and_has_a_mutant(key: str) -> None:
-    sound = claims(key)
-    assert [each.verdict for each in sound] == ["holds"] * len(sound)
-    assert {number for name, number, _, _ in BREAKS if name == key} == set(range(len(sound)))
+    verdicts = [claim.verdict for claim in claims(key)]
+    assert verdicts == ["holds"] * len(verdicts)
+    assert {number for name, number, _, _ in MUTANTS if name == key} == set(range(len(verdicts)))
     reasons = {number for number, each in enumerate(claims(key, TODAY.get(key, {}))) if each.why}
     assert reasons == {number for name, number, _ in UNEXPLAINED if name == key}
 
 
-@pytest.mark.parametrize(("key", "number", "changes", "verdict"), BREAKS)
-def test_claim_does_not_hold_if_a_value_is_wrong(key: str, number: int, changes: Values, verdict: Judgement) -> None:
+@pytest.mark.parametrize(("key", "number", "changes", "verdict"), MUTANTS)
+def test_claim_does_not_hold_with_faulty_values(key: str, number: int, changes: Values, verdict: Judgement) -> None:
     assert claims(key, changes)[number].verdict == verdict
 
 
 @pytest.mark.parametrize(("key", "number", "changes"), UNEXPLAINED)
-def test_claim_differs_only_if_the_runs_show_the_reason(key: str, number: int, changes: Values) -> None:
+def test_claim_differs_only_if_the_values_show_the_reason(key: str, number: int, changes: Values) -> None:
     today, without = claims(key, TODAY[key])[number], claims(key, TODAY[key], changes)[number]
     assert today.verdict == "differs"
     assert (without.verdict, without.why) == ("fails", "")
 
 
 @pytest.mark.parametrize("key", PAPER)
-def test_claim_is_not_judged_by_a_single_run(key: str) -> None:
-    whole, verdicts = results(key), PAPER[key].load().verdicts
-    once = Results(whole.turns, [run for run in whole.runs if run.turn.number == 1])
-    for part in (once, Results(whole.turns, [])):
-        assert {each.verdict for each in verdicts(part)} == {"not judged"}
+def test_claim_is_not_judged_by_one_run_or_none(key: str) -> None:
+    complete, verdicts = results(key), PAPER[key].load().verdicts
+    for number in (1, 0):
+        runs = [run for run in complete.runs if run.turn.number <= number]
+        assert {each.verdict for each in verdicts(Results(complete.turns, runs))} == {"not judged"}
 
 
 @pytest.mark.parametrize(
@@ -196,36 +195,36 @@ def test_claim_is_not_judged_by_a_single_run(key: str) -> None:
         ("fig3", 1, {"ethernet.rtt": "80 ms"}),
     ],
 )
-def test_claim_is_not_judged_if_links_are_unknown_or_differ(key: str, number: int, options: dict[str, str]) -> None:
-    """Without rates and RTTs, the required buffer is not known. Figure 3 needs an Ethernet with the shorter RTT."""
+def test_claim_is_not_judged_if_it_needs_other_links(key: str, number: int, options: dict[str, str]) -> None:
+    """Figure 4 needs links of known rate and RTT; Figure 3 needs an Ethernet with the shorter RTT."""
     assert claims(key, **options)[number].verdict == "not judged"
 
 
 def figure(key: str, runs: int | None = None) -> Any:
-    """Return the picture of a scenario on a machine of today, of the first *runs* or of all runs."""
+    """Return the picture of the first *runs* or of all runs on a current machine."""
     full = results(key, TODAY.get(key, {}))
     found: Results[Any, Any] = Results(full.turns, full.runs[:runs])
-    return picture(key, found)
+    return drawing.picture(key, found)
 
 
 @pytest.mark.nightly(except_for=("[fig6]",))
 @pytest.mark.parametrize("key", [key for key in PAPER if key != "table1"])
-def test_no_texts_overlap_in_a_picture_and_an_unfinished_experiment_is_drawn(key: str) -> None:
-    drawn = figure(key)
-    drawn.draw_without_rendering()
+def test_no_texts_overlap_and_an_unfinished_experiment_is_drawn(key: str) -> None:
+    picture = figure(key)
+    picture.draw_without_rendering()
     texts = [
-        part for axes in drawn.axes for part in (axes.get_legend(), axes.xaxis.label, axes.yaxis.label, *axes.texts)
+        part for axes in picture.axes for part in (axes.get_legend(), axes.xaxis.label, axes.yaxis.label, *axes.texts)
     ]
-    boxes = [(part, part.get_window_extent()) for part in (*drawn.texts, *texts)]
+    boxes = [(part, part.get_window_extent()) for part in (*picture.texts, *texts)]
     for part, box in boxes:
-        assert 0 <= box.x0 <= box.x1 <= drawn.bbox.x1, part
-        assert 0 <= box.y0 <= box.y1 <= drawn.bbox.y1, part
+        assert 0 <= box.x0 <= box.x1 <= picture.bbox.x1, part
+        assert 0 <= box.y0 <= box.y1 <= picture.bbox.y1, part
     for (one, box), (other, with_box) in combinations(boxes, 2):
         assert not box.shrunk(0.98, 0.9).overlaps(with_box.shrunk(0.98, 0.9)), (one, other)
     figure(key, 1).draw_without_rendering()
 
 
-def test_picture_marks_the_cap_the_baseline_() -> None:
+def test_picture_marks_cap_baseline_and_the_time_to_throttle() -> None:
     *_, first, repeated = figure("fig6").axes
     assert first.get_xlim() == repeated.get_xlim()
     marks = {str(line.get_label()).partition(":")[0]: line for line in first.lines}

@@ -47,7 +47,7 @@ OURS = ExperimentResult(
         Verdict("nftables: gap", None, " s", None, 0.25),
         Verdict("nftables: seconds", 0.7),
     ),
-    tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0 <100>", "5.0"),)),),
+    tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0 <b>", "5.0"),)),),
     pictures=("drawn",),
     data={"samples": [1, 2, 3]},
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for captures on both sides of a proxy: segments, connections, and each segment's time in the proxy.
+"""Tests for captures: connections, the time of each segment in a proxy, and the start of a download.
 
-A :class:`Talk` has the segments of one connection, as the proxy's host would have captured them. Times are nanoseconds.
+A :class:`Talk` has the segments of one connection, as the proxy's host captures them. Times are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ from mptcp_throttler.mptcp.options import (
 CLIENT, CLIENT_WIFI, PROXY, ORIGIN = (bytes([10, 77, net, 2]) for net in (1, 2, 8, 9))
 PROXY_PORT, ORIGIN_PORT = 3128, 80
 CLIENT_KEY, PROXY_KEY = b"client's", b"a proxy'"
-_32 = (1 << 32) - 1
+MAX_NUMBER = (1 << 32) - 1
+"""Greatest sequence number."""
 End = tuple[bytes, int]
+"""Address and port."""
 
 
 def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) -> Dss:
@@ -45,35 +47,33 @@ def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) 
 
 @dataclass
 class Talk:
-    """One TCP connection. :attr:`packets` contains the captured segments."""
+    """One TCP connection, and its captured segments."""
 
     client: End
     server: End
     client_isn: int = 0xFFFF_FF00
-    """Initial sequence number close to the maximum, so that most dialogues wrap around."""
+    """Initial sequence number close to the maximum, so that the sequence numbers of most connections wrap around."""
     server_isn: int = 7
     packets: list[Packet] = field(default_factory=list)
 
     def up(
         self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK, received: int = 0
     ) -> None:
-        """Let the client send *payload*, and acknowledge *received*. Sequence numbers are counted from the SYN."""
-        ends, numbers = (*self.client, *self.server), (self.client_isn + number, self.server_isn + received)
-        self._add(time, ends, flags, numbers, options, payload)
+        """Let the client send *payload* and acknowledge *received*. Both numbers are counted from the SYN."""
+        numbers = self.client_isn + number, self.server_isn + received
+        self._add(Packet(time, *self.client, *self.server, flags, *numbers, options, len(payload), payload[:200]))
 
     def down(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:
-        self._add(time, (*self.server, *self.client), flags, (self.server_isn + number, 0), options, payload)
+        numbers = self.server_isn + number, 0
+        self._add(Packet(time, *self.server, *self.client, flags, *numbers, options, len(payload), payload[:200]))
 
-    def _add(
-        self, time: int, ends: tuple[bytes, int, bytes, int], flags: int, numbers: tuple[int, int],
-        options: tuple[MptcpOption, ...], payload: bytes,
-    ) -> None:  # fmt: skip
-        """Add a packet with sequence numbers of 32 bits. Its payload is cut as in a capture."""
-        sequence, acknowledgment = (number & _32 for number in numbers)
-        self.packets.append(Packet(time, *ends, flags, sequence, acknowledgment, options, len(payload), payload[:200]))
+    def _add(self, packet: Packet) -> None:
+        """Add *packet* with sequence numbers of 32 bits. Its payload is cut, as in a capture."""
+        sequence, acknowledgment = packet.sequence & MAX_NUMBER, packet.acknowledgment & MAX_NUMBER
+        self.packets.append(replace(packet, sequence=sequence, acknowledgment=acknowledgment))
 
     def open(self, syn: int, syn_ack: int, ack: int, *options: MptcpOption) -> Talk:
-        """Make a handshake with these times, and with the option of each segment, if any."""
+        """Make a handshake with these times, and with one of *options* in each segment, if there are any."""
         self.up(syn, 0, b"", *options[:1], flags=SYN)
         self.down(syn_ack, 0, b"", *options[1:2], flags=SYN | ACK)
         self.up(ack, 1, b"", *options[2:])
@@ -94,7 +94,7 @@ def client_talk(port: int = 40_000, address: bytes = CLIENT) -> Talk:
 
 
 def origin_talk(port: int = 50_000) -> Talk:
-    return Talk((PROXY, port), (ORIGIN, ORIGIN_PORT), client_isn=99, server_isn=_32 - 3)
+    return Talk((PROXY, port), (ORIGIN, ORIGIN_PORT), client_isn=99, server_isn=MAX_NUMBER - 3)
 
 
 def connections(*talks: Talk) -> list[Connection]:
@@ -104,7 +104,7 @@ def connections(*talks: Talk) -> list[Connection]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=30))
-def test_stream_knows_when_each_byte_was_first_seen(segments: list[tuple[int, int]]) -> None:
+def test_stream_has_the_time_at_which_each_byte_was_first_captured(segments: list[tuple[int, int]]) -> None:
     stream, first, ends = Stream(), dict[int, int](), list[int]()
     for time, (start, length) in enumerate(segments):
         stream.add(start, start + length, time)
@@ -138,7 +138,7 @@ REQUEST = f"GET http://10.77.9.2{TARGET} HTTP/1.1\r\nHost: 10.77.9.2\r\n\r\n".en
 RELAYED = f"GET {TARGET} HTTP/1.1\r\nHost: 10.77.9.2\r\nVia: 1.1 mptcpproxy\r\n\r\n".encode()
 
 
-def measured(*talks: Talk, bodies: dict[str, Body] | None = None) -> tuple[Exchange, ...]:
+def exchanges_of(*talks: Talk, bodies: dict[str, Body] | None = None) -> tuple[Exchange, ...]:
     legs = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ORIGIN)
     follow([packet for talk in talks for packet in talk.packets], *legs)
     return exchanges(legs[0].connections, legs[1].connections, bodies or {TARGET: Body(0, 1000)})
@@ -173,16 +173,23 @@ def both_sides() -> tuple[Talk, Talk, Talk]:
 
 
 def test_intervals_are_measured_from_segment_to_segment() -> None:
-    (got,) = measured(*both_sides())
-    assert (got.target, got.multipath, got.origin_requested, got.subflows) == (TARGET, True, False, 2)
-    times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
+    (exchange,) = exchanges_of(*both_sides())
+    assert (exchange.target, exchange.multipath, exchange.origin_requested, exchange.subflows) == (
+        TARGET,
+        True,
+        False,
+        2,
+    )
+    times = {
+        f.name: getattr(exchange, f.name) for f in fields(exchange) if isinstance(getattr(exchange, f.name), float)
+    }
     micro = {name: round(seconds * 1e6) for name, seconds in times.items()}
     assert micro == {"answer": 10, "syn": 460, "syn_whole": 500, "syn_own": 400, "request": 650}
-    assert got.up == ()
-    assert got.down == pytest.approx((400e-6, 800e-6))
+    assert exchange.up == ()
+    assert exchange.down == pytest.approx((400e-6, 800e-6))
 
 
-def test_delay_of_uploaded_bytes_begins_when_all_bytes_before_have_arrived() -> None:
+def test_delay_of_uploaded_bytes_begins_when_all_earlier_bytes_have_arrived() -> None:
     head = b"POST http://10.77.9.2/1000.bin?a-1 HTTP/1.1\r\n\r\n"
     relayed = b"POST /1000.bin?a-1 HTTP/1.1\r\nVia: x\r\n\r\n"
     client, origin = client_side(head), origin_side(relayed)
@@ -194,18 +201,19 @@ def test_delay_of_uploaded_bytes_begins_when_all_bytes_before_have_arrived() -> 
     origin.up(1_800_000, 1 + len(relayed), bytes(250))
     origin.down(1_900_000, 1, bytes(20))
     client.down(1_950_000, 1, bytes(30), dss(PROXY_KEY, 0, 1, 30))
-    (got,) = measured(client, origin, bodies={TARGET: Body(250, 0)})
+    (exchange,) = exchanges_of(client, origin, bodies={TARGET: Body(250, 0)})
     # Bytes after a gap cannot be read before the gap is filled.
-    assert got.up == pytest.approx((600e-6, 200e-6, 200e-6))
-    assert got.request == pytest.approx(650e-6)
+    assert exchange.up == pytest.approx((600e-6, 200e-6, 200e-6))
+    assert exchange.request == pytest.approx(650e-6)
 
 
 def faulty_exchange(fault: str) -> list[Talk]:
+    """Return the connections of an exchange with a fault, which is named in the next test."""
     client, wifi, origin = both_sides()
     talks = [client, wifi, origin]
     if fault == "no request to the origin":
         talks.remove(origin)
-    elif fault == "two requests to the origin":
+    elif fault == "two connections with the origin":
         talks.append(origin_talk(50_001).open(5_000_000, 5_000_001, 5_000_002))
         talks[-1].up(5_000_003, 1, RELAYED)
     elif fault == "a segment is missing":
@@ -214,7 +222,7 @@ def faulty_exchange(fault: str) -> list[Talk]:
         client.down(4_000_000, 801, b"x")
     elif fault == "an infinite mapping":
         client.down(4_000_000, 801, b"x", Dss(False, None, 1, 8, 1, 0))
-    elif fault == "too early":
+    elif fault == "data leave before they arrive":
         wifi.packets = [replace(p, time=p.time - 1_000_000) if p.length else p for p in wifi.packets]
     return talks
 
@@ -223,20 +231,20 @@ def faulty_exchange(fault: str) -> list[Talk]:
     ("fault", "message"),
     [
         ("no request to the origin", "1 of 1 requests, such as .*, open no connection of their own"),
-        ("two requests to the origin", "on two connections with the origin"),
+        ("two connections with the origin", "on two connections with the origin"),
         ("a segment is missing", "gaps"),
         ("data without a mapping", "fell back"),
         ("an infinite mapping", "fell back"),
-        ("too early", "was sent 0.0006.* s before it arrived"),
+        ("data leave before they arrive", "was sent 0.0006.* s before it arrived"),
     ],
 )
 def test_exchange_that_is_not_a_data_point_is_refused(fault: str, message: str) -> None:
     with pytest.raises(CaptureError, match=message) as error:
-        measured(*faulty_exchange(fault))
+        exchanges_of(*faulty_exchange(fault))
     assert "\n" not in str(error.value)
 
 
-def test_trace_has_the_bytes_sent_and_acknowledged_by_each_moment() -> None:
+def test_start_of_a_download_has_the_bytes_sent_and_acknowledged_at_each_step() -> None:
     """The sequence numbers of the download wrap around. The trace has steps of 10 ms."""
     talk, other = origin_talk(), origin_talk(40_001)
     talk.up(1_000_000_000, 0, flags=SYN)

@@ -36,12 +36,13 @@ def hosts(make_module_testbed: Callable[..., Testbed], require: Any) -> SshHosts
 
 @pytest.fixture(scope="module", autouse=True)
 def hosts_are_restored(hosts: SshHosts) -> Iterator[None]:
-    """Check at the end that the hosts are as they were, whatever the tests did to them."""
+    """Check at the end that the tests left nothing on the hosts."""
     yield
-    check(hosts)
+    check_hosts(hosts)
 
 
-def check(hosts: SshHosts) -> None:
+def check_hosts(hosts: SshHosts) -> None:
+    """Check that no program or directory of a run remains, and that the kernel state is as before."""
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
@@ -73,7 +74,7 @@ def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, t
     refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False, timeout=300)
     assert refused.returncode == 1
     assert "real hosts have their own links" in refused.stderr
-    check(hosts)
+    check_hosts(hosts)
 
 
 def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
@@ -95,12 +96,12 @@ def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
 
 def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
     script = 'trap "echo caught; exit 7" TERM; echo "$COLOR"; ls /mnt; while :; do sleep 0.05; done'
-    program = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
-    wait_until(lambda: "red" in program.output(), "the program starts", process=program)
-    assert program.returncode is None
-    assert program.stop() == 7
-    assert program.tail() == "\n    red\n    caught"
-    # The hosts share their process table with each other and with other test suites.
+    trap = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
+    wait_until(lambda: "red" in trap.output(), "the program runs", process=trap)
+    assert trap.returncode is None
+    assert trap.stop() == 7
+    assert trap.tail() == "\n    red\n    caught"
+    # The numbers are random, because the hosts share their process table with each other and with other tests.
     first, second = (f"{seconds}.{secrets.randbelow(10**9):09}" for seconds in (1000, 1001))
     parent = origin_host.popen(["sh", "-c", f"sleep {first} & sleep {second}; true"])
     children = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
@@ -115,7 +116,7 @@ KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
 """Command that kills the session's sshd: the parent of the agent, which is the parent of this command."""
 
 
-def test_host_undoes_all_after_the_connection_was_lost(hosts: SshHosts) -> None:
+def test_host_restores_its_state_after_the_connection_was_lost(hosts: SshHosts) -> None:
     def lose(host: SshHost) -> None:
         with host, host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
             # The second program leaves its parent and its session.
@@ -128,7 +129,7 @@ def test_host_undoes_all_after_the_connection_was_lost(hosts: SshHosts) -> None:
         pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"),
     ):
         lose(host)
-    check(hosts)
+    check_hosts(hosts)
 
 
 def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> None:
@@ -137,7 +138,7 @@ def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> Non
     with hosts.testbed["origin"].entered():
         server = socket.create_server(("", 80))
     with server, hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
-        pytest.fail("the inventory has a mistake")
+        pytest.fail("the lab started in spite of the mistakes")
     proxy, advice = "  proxy: root@10.77.8.2", "is that where it is installed there?"
     *lines, last = str(refused.value).splitlines()
     assert lines == [

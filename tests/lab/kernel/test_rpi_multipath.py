@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for bench/rpi/multipath: its set-up, and that ``down`` always restores exactly the previous state."""
+"""Tests for bench/rpi/multipath: routes and endpoints after ``up``, and the previous state after ``down``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ exit $code
 
 
 class Client:
-    """The client of a testbed, set up like a Raspberry Pi, with the script."""
+    """The client of a testbed, which is like a new Raspberry Pi, and the script."""
 
     def __init__(self, testbed: Testbed) -> None:
         self.node: LiveNode = testbed["client"]
@@ -77,8 +77,8 @@ def test_each_address_uses_its_own_interface_and_ipv6_survives_a_small_mtu(clien
     client.wait_until_same(before)
 
 
-def test_settings_of_other_programs_are_kept_or_restored(client: Client) -> None:
-    """Endpoints such as NetworkManager's are used unchanged. An endpoint of another kind is restored with its id."""
+def test_settings_of_other_programs_are_unchanged_or_restored(client: Client) -> None:
+    """Endpoints such as NetworkManager's are used as they are. Endpoints of another kind are replaced, and restored."""
     for endpoint in ("10.77.1.2 dev eth0 id 5 subflow fullmesh", "10.77.2.2 dev wlan0 id 9 signal"):
         client.node.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
     client.node.run(["ip", "rule", "add", "from", "192.0.2.0/24", "lookup", "7101", "priority", "7101"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for failures: programs are ended, the first error is raised, and what cannot be removed is reported."""
+"""Tests for failures: programs are ended, the first error is raised, and remaining files are reported."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_first_error_is_raised_if_undoing_fails_too(
 
 
 def host(ends: list[str], run: Callable[[Sequence[str]], str]) -> Any:
-    """Return a fake host whose programs fail at once. *ends* records how they are ended; *run* runs a command."""
+    """Return a fake host whose programs fail at once. *ends* records how they are ended; *run* runs commands."""
     ways = {name: partial(ends.append, name) for name in ("stop", "kill", "kill_tree")}
     program = SimpleNamespace(
         name="fake", running=False, returncode=3, tail=str, output=failing, wait=failing, pid=0, **ways
