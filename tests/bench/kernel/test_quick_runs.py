@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that experiments which no product test covers measure what they claim: one quick run of each.
+"""Tests that experiments measure what they claim, if no product test covers them: one quick run of each.
 
-``test_remote`` in tests/lab makes a figure of the paper, and ``test_relay_peers`` tests ``relay``.
+``test_remote`` makes a figure of the paper, and ``test_relay_peers`` tests ``relay``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ SPEEDS = (
     "time with a",
 )  # fmt: skip
 """Words of the aims of ``load`` and ``middleboxes`` that depend on the machine."""
-
-
 RUNS: dict[str, dict[str, str]] = {
     "demo": {},
     "table1": {"repetitions": "1"},
@@ -47,7 +45,7 @@ RUNS: dict[str, dict[str, str]] = {
 @pytest.mark.nightly(except_for=("[demo]", "[mimbox-goodput]"))
 @pytest.mark.parametrize("name", RUNS)
 def test_quick_run_measures_what_it_claims(name: str, require: Callable[..., None]) -> None:
-    """On a loaded machine, one path may have room for all data during a measurement. Then it is repeated."""
+    """An experiment that misses an aim is repeated: on a busy machine, one path may have room for all data."""
     scenario = {**PAPER, **EXPERIMENTS, "demo": DEMO}[name].load()
     require(*scenario.needs)
     for _ in range(ATTEMPTS):

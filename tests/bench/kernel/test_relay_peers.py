@@ -50,7 +50,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
 
 
 def counters(program: Path, answers: list[bytes], condition: Callable[[Counters], bool]) -> Counters:
-    """Return the counters of one client as soon as *condition* is true of them.
+    """Return the counters of one client as soon as they meet *condition*.
 
     The server sends *answers* on each connection, one for each request, and then closes the connection.
     """
@@ -82,7 +82,7 @@ def test_load_counts_answers_and_reopens_closed_connections(program: Path) -> No
     assert sum(found.latency) >= 30
 
 
-WRONG = {
+INVALID = {
     "another status": b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nabcd",
     "incomplete": HEADER + b"ab",
     "too long": HEADER + b"abcdef",
@@ -91,6 +91,6 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
-def test_load_counts_a_failure_when_an_answer_is_wrong(program: Path, answer: bytes) -> None:
+@pytest.mark.parametrize("answer", INVALID.values(), ids=INVALID)
+def test_load_counts_an_invalid_answer_as_a_failure(program: Path, answer: bytes) -> None:
     assert counters(program, [answer], lambda c: c.failures >= 3).answers == 0

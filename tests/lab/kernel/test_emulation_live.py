@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for emulated paths in the kernel: each path behaves as configured, and never fails silently.
+"""Tests for emulated paths in the kernel: each path behaves as configured, or the run becomes void.
 
 The bounds are loose enough for a busy machine. docs/emulation.md has exact figures.
 """
@@ -51,8 +51,10 @@ def loaded(testbed: Testbed, rate: float, seconds: float, device: str = "eth0") 
 def test_delay_order_loss_and_counts_are_those_of_the_direction() -> None:
     """A busy machine can only make a packet later than its path, never earlier."""
     shaky, slow = Direction(100 * MBIT, 10_000, 10_000), Direction(20 * MBIT, 30_000)
-    lossy, some = Direction(delay=1_000, loss=UniformLoss(1.0)), Direction(loss=UniformLoss(0.1))
-    with Testbed(paths((EmulatedPath("shaky", slow, shaky), EmulatedPath("p", down=lossy, up=some)))) as testbed:
+    lossy, slightly_lossy = Direction(delay=1_000, loss=UniformLoss(1.0)), Direction(loss=UniformLoss(0.1))
+    with Testbed(
+        paths((EmulatedPath("shaky", slow, shaky), EmulatedPath("p", down=lossy, up=slightly_lossy)))
+    ) as testbed:
         for direction, count, minimum, maximum in (("down", 500, 30, 45), ("up", 5_000, 0, 15)):
             delays = packet_delays(testbed, direction, count)
             assert list(delays) == list(range(count))
@@ -66,7 +68,7 @@ def test_delay_order_loss_and_counts_are_those_of_the_direction() -> None:
 
 @pytest.mark.nightly
 def test_delays_rate_and_losses_are_as_configured() -> None:
-    """Judge the packets that leave the path, not the emulator's own counters. Wait while the machine is busy."""
+    """The packets that leave the path are judged, not the emulator's own counters."""
     rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
     even = Direction(rate, delay=8_000)
     with Testbed(paths((EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))))) as testbed:
@@ -96,7 +98,7 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
         missing = missing_numbers(packet_delays(testbed, "down", 40_000, "wlan0"), 40_000)
     assert len(missing) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
     count = 1 + sum(number > before + 1 for before, number in pairwise(missing))
-    assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
+    assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row differs"
 
 
 def stop_and_kill_emulator(testbed: Testbed) -> None:

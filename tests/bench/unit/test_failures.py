@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for failures: programs are ended, the first error is raised, and remaining files are reported."""
+"""Tests for failures in laboratory and experiments: programs end, the first error is raised, files are reported."""
 
 from __future__ import annotations
 
