@@ -19,29 +19,29 @@ from mptcp_bench.experiments.steering import AFTER_SECONDS, BEFORE_SECONDS, EVEN
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 
-ONSET = 3.5
+ONSET_AT = 3.5
 """Seconds from the start of a transfer to its cap."""
-UNTIL_ONSET = between(0, ONSET + 0.5, 100, 5)
+UNTIL_ONSET = between(0, ONSET_AT + 0.5, 100, 5)
 CAPPED, FREE_PATH = constant(5), constant(30)
 
 
 def onset_run(turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = FREE_PATH) -> onset.Outcome:
     """Return the outcome of a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
-    samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.windows.steady[1] + 0.3)
-    return onset.judge(samples, turn.cell, ONSET)
+    samples = series({"eth0": capped, "wlan0": other}, ONSET_AT + turn.cell.windows.steady[1] + 0.3)
+    return onset.judge(samples, turn.cell, ONSET_AT)
 
 
-ONSET_CASES = VerdictCases(
+ONSET = VerdictCases(
     onset.SCENARIO,
     {"cc": "bbr", "rtt": "20/20", "cap": "100-5", "variant": "soft", "runs": "3", "direction": "all"},
     onset_run,
     {
         "dead throttler": {"capped": constant(100)},
         "fallback to TCP": {"capped": constant(100), "other": constant(0)},
-        "the cap is late": {"capped": between(0, ONSET + 16, 100, 5)},
-        "the cap ends again": {"capped": between(ONSET + 0.5, ONSET + 3, 5, 100)},
-        "the other path stalls": {"other": between(ONSET + 1, ONSET + 2, 0, 30)},
-        "the other path becomes slower": {"other": between(0, ONSET, 30, 20)},
+        "the cap is late": {"capped": between(0, ONSET_AT + 16, 100, 5)},
+        "the cap ends again": {"capped": between(ONSET_AT + 0.5, ONSET_AT + 3, 5, 100)},
+        "the other path stalls": {"other": between(ONSET_AT + 1, ONSET_AT + 2, 0, 30)},
+        "the other path becomes slower": {"other": between(0, ONSET_AT, 30, 20)},
     },
     {"fallback to TCP": "no data arrived over the other path before the cap"},
 )
