@@ -68,6 +68,7 @@ LOAD = VerdictCases(
 )  # fmt: skip
 
 TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
+"""Number of tunnels, tunnels replaced per second, seconds between two readings, number of readings."""
 
 
 def reading(number: int) -> Reading:

@@ -35,6 +35,7 @@ from mptcp_lab.agent import fetch
 from mptcp_lab.agent.processes import kill_tree
 from mptcp_lab.agent.processors import process_seconds, tree_seconds
 from mptcp_lab.testbed.plan import steps
+from mptcp_lab.testbed.recorder import Sample, longest_gap
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
 from mptcp_throttler.policy.load import load_policy
@@ -143,6 +144,12 @@ def test_reactions_to_a_silent_path_are_computed_from_polls_of_both_ends() -> No
     # An end that does not answer does not use the path.
     assert reactions([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == math.inf
     assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(math.inf, math.inf, math.inf, 0)
+
+
+def test_longest_gap_is_not_the_sum_of_gaps() -> None:
+    counts = (0, 100, 100, 200, 200, 200, 300, 400)
+    samples = [Sample(number * 0.1, {"eth0": count, "wlan0": 0}) for number, count in enumerate(counts)]
+    assert longest_gap(samples, ["eth0", "wlan0"], 1.0, 0.0, 1.0) == pytest.approx(0.2)
 
 
 def test_packet_of_a_call_that_arrived_twice_counts_once_with_its_first_delay() -> None:
