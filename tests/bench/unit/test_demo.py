@@ -27,7 +27,8 @@ from mptcp_lab.testbed import TestbedError
 CAP = ethernet_cap()
 PLAIN = {"ethernet": 98.5e6, "wifi": 29.6e6}
 """Rate of plain TCP over each link, in bits per second."""
-IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
+IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.3)
+"""Processor usage if other programs use processors, but the demo does not wait for them."""
 BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
 """Processor usage on two processors if two busy loops run at the same time as the demo."""
 STOLEN = Usage(stolen=0.2, idle=0.7, waiting=0.1, others=0.0)
