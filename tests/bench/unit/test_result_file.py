@@ -26,15 +26,9 @@ from mptcp_bench.result_file import FILE, ExperimentResult, Provenance, Table, V
 from mptcp_lab.testbed import TestbedError
 
 PROVENANCE = Provenance(
-    command="mptcp-bench run fig3 --seed 7",
-    commit="0123456789abcdef0123456789abcdef01234567",
-    kernel="6.18.44",
-    processors=2,
-    squid="5.7",
-    python="3.11.2",
-    seed=7,
-    started="2026-01-02T03:04:05+00:00",
-)
+    "mptcp-bench run fig3 --seed 7", "0123456789abcdef0123456789abcdef01234567", kernel="6.18.44", processors=2,
+    squid="5.7", python="3.11.2", seed=7, started="2026-01-02T03:04:05+00:00",
+)  # fmt: skip
 OURS = ExperimentResult(
     provenance=PROVENANCE,
     experiment="recovery",
