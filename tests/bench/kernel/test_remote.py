@@ -57,6 +57,7 @@ def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
         yield stack.enter_context(SshHost(read_inventory(hosts.inventory()).origin))
 
 
+@pytest.mark.nightly
 def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, tmp_path: Path) -> None:
     """Run the command line in a namespace from which the hosts are reached only by ssh, one of them as a sudo user."""
     inventory = hosts.inventory(client__ssh=hosts.destination("client", USER))
