@@ -222,9 +222,7 @@ def start_proxy(
     # Squid's orderly shutdown would wait for its clients.
     host.at_end(process.kill_tree)
     # Check the congestion control only now, because the proxy makes the kernel load it as a module.
-    if control not in {None, "keep"} and (
-        reason := missing_control(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
-    ):
+    if control is not None and (reason := missing_control(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)):
         process.kill_tree()
         raise TestbedError(f"the proxy on {host.name}: {reason}")
     return Proxy(host, process, state, logs)

@@ -1,38 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The verdict cases of each of our experiments: a sound result and its mutants."""
+"""The verdict cases of each of our experiments: its correct result and its mutants."""
 
 from __future__ import annotations
 
+import mutants_of_downloads
+import mutants_of_load
+import mutants_of_relay
+import mutants_of_vpn
 from mutants import VerdictCases
-from mutants_of_caps import GUARD, ONSET_CASES, OVERSHOOT, STARVATION
-from mutants_of_downloads import GOODPUT, PAGES, RECOVERY, STEERING
-from mutants_of_home import HOME
-from mutants_of_load import CROWDS, LOAD, SOAK
-from mutants_of_middleboxes import MIDDLEBOXES
-from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
-from mutants_of_relay import RELAY
-from mutants_of_tunnel import TUNNEL
-from mutants_of_vpn import VPN
 
-VERDICT_CASES: dict[str, VerdictCases] = {
-    "crowds": CROWDS,
-    "goodput": GOODPUT,
-    "guard": GUARD,
-    "home": HOME,
-    "load": LOAD,
-    "middleboxes": MIDDLEBOXES,
-    "mimbox-delay": MIMBOX_DELAY,
-    "mimbox-goodput": MIMBOX_GOODPUT,
-    "mimbox-http": MIMBOX_HTTP,
-    "mimbox-memory": MIMBOX_MEMORY,
-    "onset": ONSET_CASES,
-    "overshoot": OVERSHOOT,
-    "pages": PAGES,
-    "recovery": RECOVERY,
-    "relay": RELAY,
-    "soak": SOAK,
-    "starvation": STARVATION,
-    "steering": STEERING,
-    "tunnel": TUNNEL,
-    **VPN,
+MODULES = (mutants_of_downloads, mutants_of_load, mutants_of_relay, mutants_of_vpn)
+VERDICT_CASES: dict[str, VerdictCases] = mutants_of_vpn.VPN | {
+    name.lower().replace("_", "-"): cases
+    for module in MODULES
+    for name, cases in vars(module).items()
+    if isinstance(cases, VerdictCases)
 }
+"""The cases by the name of the experiment, which is also the name of a constant in one of the modules."""

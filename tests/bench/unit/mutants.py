@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers to check that verdicts can fail: sound results of an experiment, and faulty results (mutants).
+"""Helpers to check that verdicts can fail: the correct result of an experiment, and faulty results (mutants).
 
 Each experiment has ``VerdictCases``. The mutants are synthetic measurements of a faulty system: for example with a dead
 throttler, one that caps the wrong path, a cap that is never set, an unused path, no emulation, plain TCP, or no
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.findings import Aim
@@ -18,38 +19,24 @@ from mptcp_bench.experiments.scenario import Scenario
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
-M = TypeVar("M")
 MBIT = 1_000_000
 Load = Callable[[float], float]
 """Rate in Mbit/s as a function of seconds since the start of a series."""
 REFUSALS = (ValueError, TestbedError)
-GetAims = Callable[[], Sequence[Aim]]
+"""Exceptions with which an experiment refuses to judge a result."""
 Bound = tuple[str, str]
 """Name of an aim, and ``least`` or ``most``."""
-
-
-@dataclass(frozen=True)
-class VerdictCases:
-    """The sound result and the mutants of one experiment."""
-
-    sound: GetAims
-    """Function that returns the aims of a correct result."""
-    mutants: Mapping[str, GetAims]
-    """For each fault's name: a function that returns the aims of that faulty result."""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    """Mutants for which the experiment raises an error instead of a verdict, each with the error message. All other
-    mutants must miss an aim."""
+SOUND, NOTHING = "sound", "nothing measured"
+"""Names of the correct result, and of the result without runs."""
 
 
 def simulated_results(
-    scenario: Scenario[Any, Any, Any, M],
-    options: Mapping[str, str],
-    measure: Callable[[Turn[Any]], M | Mapping[str, M] | None],
-) -> Results[Any, M]:
+    scenario: Scenario[Any, Any, Any, Any], options: Mapping[str, str], measure: Callable[[Turn[Any]], Any]
+) -> Results[Any, Any]:
     """Return the results that *scenario* would have with *options*.
 
-    *measure* replaces the measurement: it gets the run's turn, and returns the measured values. A run for
-    which *measure* returns None is left out.
+    *measure* replaces the measurement: it gets the run's turn, and returns the measured values. A run for which
+    *measure* returns None is left out.
     """
     turns, runs = scenario.plan(scenario.chosen(options)), []
     for turn in turns:
@@ -60,34 +47,48 @@ def simulated_results(
     return scenario.results(turns, runs)
 
 
-def verdict_cases(
-    scenario: Scenario[Any, Any, Any, M],
-    options: Mapping[str, str],
-    measure: Callable[..., M | Mapping[str, M]],
-    mutants: Mapping[str, Mapping[str, Any]],
-    refused: Mapping[str, str] | None = None,
-) -> VerdictCases:
-    """Return the cases of *scenario*. *measure* returns the values that a turn measures.
+@dataclass(frozen=True)
+class VerdictCases:
+    """The correct result and the mutants of one experiment."""
 
-    Each mutant is a set of keyword arguments for *measure*, which make the values faulty. One mutant, without any runs,
-    is added to *mutants*.
-    """
+    scenario: Scenario[Any, Any, Any, Any]
+    options: Mapping[str, str]
+    measure: Callable[..., Any]
+    """Returns the values that a turn measures; None if the run is missing. Without other arguments, they are right."""
+    mutants: Mapping[str, Mapping[str, Any]]
+    """For each fault: keyword arguments for *measure*, with which the values are faulty."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Mutants for which the experiment raises an error instead of a verdict, each with the error message. All other
+    mutants must miss an aim."""
 
-    def aims_with(change: Mapping[str, Any]) -> GetAims:
-        return lambda: scenario.aims(simulated_results(scenario, options, lambda turn: measure(turn, **change)))
+    @property
+    def mutant_names(self) -> tuple[str, ...]:
+        """Names of all mutants. One of them has no runs."""
+        return (NOTHING, *self.mutants)
 
-    nothing = simulated_results(scenario, options, lambda turn: None)
-    faulty = {name: aims_with(change) for name, change in mutants.items()}
-    return VerdictCases(aims_with({}), {"nothing measured": lambda: scenario.aims(nothing), **faulty}, refused or {})
+    def results(self, name: str = SOUND) -> Results[Any, Any]:
+        """Return the results of the mutant *name*, or the correct results."""
+        measure = partial(self.measure, **self.mutants.get(name, {}))
+        return simulated_results(self.scenario, self.options, (lambda turn: None) if name == NOTHING else measure)
+
+    def aims(self, name: str = SOUND) -> Sequence[Aim]:
+        return self.scenario.aims(self.results(name))
+
+    def aims_or_none(self, name: str = SOUND) -> Sequence[Aim]:
+        """Return the aims of a result. If the experiment refuses to judge it, there are none."""
+        try:
+            return self.aims(name)
+        except REFUSALS:
+            return ()
 
 
-def bounds(aims: Iterable[Aim]) -> set[Bound]:
+def bounds_of(aims: Iterable[Aim]) -> set[Bound]:
     """Return all bounds of *aims*."""
     return {(aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None}
 
 
-def broken(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds violated by the aims' values. NaN violates no bound."""
+def violated_bounds(aims: Iterable[Aim]) -> set[Bound]:
+    """Return the bounds that the values of *aims* violate. NaN violates none."""
     return {
         (aim.what, side)
         for aim in aims
@@ -97,16 +98,8 @@ def broken(aims: Iterable[Aim]) -> set[Bound]:
 
 
 def is_missed(aim: Aim) -> bool:
-    """Whether *aim* is missed, or is a paper's claim that fails."""
+    """Return whether *aim* is missed, or is a claim of a paper that fails."""
     return aim.verdict in ("missed", "fails")
-
-
-def aims_or_none(get_aims: GetAims) -> Sequence[Aim]:
-    """Return the aims of a result, or none if the experiment refuses to judge it."""
-    try:
-        return get_aims()
-    except REFUSALS:
-        return ()
 
 
 def constant(rate: float) -> Load:
@@ -119,7 +112,7 @@ def between(start: float, end: float, inside: float, otherwise: float) -> Load:
 
 
 def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> list[Sample]:
-    """Return samples of the byte counters of devices under *loads*."""
+    """Return samples of the devices' byte counters. *loads* are the devices' rates."""
     octets = dict.fromkeys(loads, 0.0)
     samples = []
     for step in range(round(seconds / interval) + 1):

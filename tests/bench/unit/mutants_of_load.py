@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results and mutants of the experiments load, soak and crowds."""
+"""Correct results and mutants of the experiments load, soak and crowds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mutants import verdict_cases
+from mutants import VerdictCases
 
 from mptcp_bench.experiments import crowds, load, soak
 from mptcp_bench.experiments.columns import Turn
@@ -17,7 +17,7 @@ from mptcp_bench.experiments.load_crowd import CAP
 from mptcp_bench.experiments.soak import SIZES, Reading
 
 
-def sound(cell: load.Cell) -> Any:
+def correct_result(cell: load.Cell) -> Any:
     """Return the measurement of a throttler that keeps up with 500 connections per second, but not with more."""
     if isinstance(cell, JoinsCell):
         return Reactions(200, p99=4.0)
@@ -33,17 +33,17 @@ def sound(cell: load.Cell) -> Any:
 
 
 def load_run(turn: Turn[load.Cell], part: type | None = None, **change: Any) -> Any:
-    """Return a measurement, which *change* modifies in the cells of *part*."""
-    found = sound(turn.cell)
+    """Return a measurement, with *change* in cells of the type *part*."""
+    found = correct_result(turn.cell)
     return replace(found, **change) if part is not None and isinstance(turn.cell, part) else found
 
 
-LOAD = verdict_cases(
+LOAD = VerdictCases(
     load.SCENARIO,
     {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables"},
     load_run,
     {
-        "joins are missing or late": {"part": JoinsCell, "capped": 199, "p99": 5.1},
+        "joins are missed or late": {"part": JoinsCell, "capped": 199, "p99": 5.1},
         "the tracker counts too little": {
             "part": RateCell, "rate": 489.0, "joins": 0.979, "opened_minus_actual": -1, "activated_minus_actual": -1,
             "lost": -1,
@@ -65,10 +65,11 @@ LOAD = verdict_cases(
 )  # fmt: skip
 
 TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
+"""Number of tunnels, tunnels replaced per second, seconds between two readings, number of readings."""
 
 
 def reading(number: int) -> Reading:
-    """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
+    """Return a reading that meets every aim: the sizes grow at first, and are then constant."""
     time = INTERVAL * (number + 1)
     counts = {"open": TUNNELS - 10, "opened": TUNNELS + round(CHURN * time), "missed": 0, "phantom": 0}
     sizes = {name: 1_000.0 * min(1.0, 0.8 + number / 100) for name in SIZES}
@@ -76,12 +77,12 @@ def reading(number: int) -> Reading:
 
 
 def soak_run(turn: Turn[soak.Settings], change: Callable[[int], Reading] = lambda number: {}, **more: Any) -> soak.Soak:
-    """Return readings, each with the values that *change* returns for its number."""
+    """Return the readings. *change* returns changed values of the reading with a number; *more*: other fields."""
     readings = tuple({**reading(number), **change(number)} for number in range(COUNT))
     return soak.Soak(readings, **{"remnants": (), "ended": 0, "cores": 0.1, **more})
 
 
-SOAK = verdict_cases(
+SOAK = VerdictCases(
     soak.SCENARIO,
     {},
     soak_run,
@@ -106,8 +107,8 @@ REQUESTS, ANSWERS = 100, 800.0
 """Number of the client's requests, and answers per second of a busy client: four connections get one every 5 ms."""
 
 
-def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **change: Any) -> crowds.Measured:
-    """Return the measurement of an arm, changed in all arms except, if *alone*, the arm without other load.
+def crowds_run(turn: Turn[str], factor: float = 1.07, only_busy: bool = True, **change: Any) -> crowds.Measured:
+    """Return the measurement of an arm, with *change* in the arms with a busy client or, unless *only_busy*, in all.
 
     With a busy client, requests take *factor* times as long as without. Both become slower from round to round.
     """
@@ -116,17 +117,17 @@ def crowds_run(turn: Turn[str], factor: float = 1.07, alone: bool = True, **chan
     found = crowds.Measured((latency,) * REQUESTS, 0, REQUESTS, 4 * is_busy)
     if is_busy:
         found = replace(found, busy_bytes=1e6, busy_answers=ANSWERS if turn.cell in crowds.COMPARED else 0.0)
-    return replace(found, **change) if is_busy or not alone else found
+    return replace(found, **change) if is_busy or not only_busy else found
 
 
-CROWDS = verdict_cases(
+CROWDS = VerdictCases(
     crowds.SCENARIO,
     {"runs": "3"},
     crowds_run,
     {
         "the ratio's mean is below two, its upper bound is not": {"factor": 1.97},
-        "a busy client's requests go first": {"busy_answers": 3 * ANSWERS},
-        "nothing is answered": {"latencies": (), "failures": REQUESTS, "alone": False},
-        "one connection falls back": {"multipath_connections": REQUESTS - 1, "alone": False},
+        "a busy client's requests have priority": {"busy_answers": 3 * ANSWERS},
+        "nothing is answered": {"latencies": (), "failures": REQUESTS, "only_busy": False},
+        "one connection falls back": {"multipath_connections": REQUESTS - 1, "only_busy": False},
     },
 )

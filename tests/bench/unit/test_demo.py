@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the demo: a fault of the product misses an aim on any machine, a low rate only if the machine was idle."""
+"""Tests for the demo: a fault of the product misses an aim on any machine, a low rate only on an idle machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mutants import series, simulated_results
+from mutants import between, constant, series, simulated_results
 from rich.console import Console
 from rich.text import Text
 
 from mptcp_bench import style
 from mptcp_bench.demo import running
-from mptcp_bench.demo.judging import LINKS, PAYLOAD_SHARE, Download, Trial, trials
+from mptcp_bench.demo.judging import LINKS, Download, Trial, trials
 from mptcp_bench.demo.running import BAR_WIDTH, SCENARIO, Bed, measure, steady_rates
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.setup import ethernet_cap
@@ -27,95 +27,79 @@ from mptcp_lab.testbed import TestbedError
 CAP = ethernet_cap()
 PLAIN = {"ethernet": 98.5e6, "wifi": 29.6e6}
 """Rate of plain TCP over each link, in bits per second."""
-IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
+IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.3)
+"""Processor usage if other programs use processors, but the demo does not wait for them."""
 BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
 """Processor usage on two processors if two busy loops run at the same time as the demo."""
+STOLEN = Usage(stolen=0.2, idle=0.7, waiting=0.1, others=0.0)
+"""Processor usage if the host of a virtual machine takes a fifth of the time."""
 OWN_LOAD = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
 """Processor usage if the proxy itself uses both processors all the time."""
-SAMPLES = series({"eth0": lambda _: 5.0, "wlan0": lambda _: 29.0}, 40)
+SAMPLES = series({"eth0": constant(5), "wlan0": constant(29)}, 40)
 
 
-def good(trial: Trial, used: Usage = IDLE) -> Download:
-    """Return the measurement of a machine with enough processor time."""
+def correct_download(trial: Trial, usage: Usage = IDLE) -> Download:
+    """Return a measurement that meets all aims, with this processor usage."""
     rates = {path: min(float(trial.allowed_rate(path) or 0), rate) for path, rate in PLAIN.items()}
     seconds = trial.seconds - trial.settle_seconds - 0.3
     return Download(
-        0.0, trial.seconds, trial.size, True, 1 + trial.is_multipath, **rates, steady_seconds=seconds, processors=used,
+        0.0, trial.seconds, trial.size, True, 1 + trial.is_multipath, **rates, steady_seconds=seconds, processors=usage,
         relaxations=0, samples=SAMPLES,
     )  # fmt: skip
 
 
-def missed(used: Usage, key: str = "", **changes: Any) -> list[str]:
-    """Return the missed aims of a demo whose download *key* has these *changes*."""
+def missed_aims(usage: Usage, key: str = "", **changes: Any) -> list[str]:
+    """Return the missed aims of a demo with this processor usage, whose download *key* has these *changes*."""
 
     def measured(turn: Turn[Trial]) -> Download:
-        found = good(turn.cell, used)
+        found = correct_download(turn.cell, usage)
         return replace(found, **changes) if turn.cell.key == key else found
 
     return [str(aim) for aim in SCENARIO.aims(simulated_results(SCENARIO, {}, measured)) if not aim.met]
 
 
-POLICY = "MPTCP through the proxy + policy"
 FAULTS: dict[str, tuple[str, Mapping[str, Any], str, bool]] = {
-    "cap on Wi-Fi": (
-        "mptcp-policy",
-        {"ethernet": 97e6, "wifi": 5e6},
-        f"{POLICY}: Ethernet, Mbit/s: 97,",
-        False,
-    ),
-    "cap exceeded": ("mptcp-policy", {"ethernet": 5.55e6}, f"{POLICY}: Ethernet, Mbit/s: 5.55,", False),
-    "finished before the cap": ("mptcp-policy", {"steady_seconds": 0.2}, f"{POLICY}: steady state, s: 0.2,", False),
-    "second path unused": ("mptcp", {"wifi": 0.0}, "MPTCP through the proxy: Wi-Fi, Mbit/s: 0,", False),
-    "plain TCP over both paths": ("tcp-ethernet", {"wifi": 3e6}, "TCP over Ethernet: Wi-Fi, Mbit/s: 3,", False),
-    "link without its rate": ("tcp-ethernet", {"ethernet": 9e8}, "TCP over Ethernet: Ethernet, Mbit/s: 900,", False),
-    "slow TCP": ("tcp-ethernet", {"ethernet": 75e6}, "TCP over Ethernet: Ethernet is filled, Mbit/s: 75,", True),
-    "slow path": ("mptcp", {"wifi": 23e6}, "MPTCP through the proxy: Wi-Fi is filled, Mbit/s: 23,", True),
-    "slow capped path": ("mptcp-policy", {"ethernet": 3.9e6}, f"{POLICY}: Ethernet is filled, Mbit/s: 3.9,", True),
-    "no end": ("mptcp", {"is_finished": False}, "MPTCP through the proxy: the download ended in time: 0,", True),
+    "cap on Wi-Fi": ("mptcp-policy", {"ethernet": 97e6, "wifi": 5e6}, "Ethernet, Mbit/s: 97,", False),
+    "cap exceeded": ("mptcp-policy", {"ethernet": 5.55e6}, "Ethernet, Mbit/s: 5.55,", False),
+    "finished before the cap": ("mptcp-policy", {"steady_seconds": 0.2}, "steady state, s: 0.2,", False),
+    "Wi-Fi unused": ("mptcp", {"wifi": 0.0}, "Wi-Fi, Mbit/s: 0,", False),
+    "plain TCP over both paths": ("tcp-ethernet", {"wifi": 3e6}, "Wi-Fi, Mbit/s: 3,", False),
+    "link without its rate": ("tcp-ethernet", {"ethernet": 9e8}, "Ethernet, Mbit/s: 900,", False),
+    "slow TCP": ("tcp-ethernet", {"ethernet": 75e6}, "Ethernet is filled, Mbit/s: 75,", True),
+    "slow Wi-Fi": ("mptcp", {"wifi": 23e6}, "Wi-Fi is filled, Mbit/s: 23,", True),
+    "slow capped path": ("mptcp-policy", {"ethernet": 3.9e6}, "Ethernet is filled, Mbit/s: 3.9,", True),
+    "no end": ("mptcp", {"is_finished": False}, "the download ended in time: 0,", True),
 }
-"""Faults: the download, its measurement, the missed aim, and whether a busy machine may also cause the fault."""
+"""Faults: the download, its changes, the missed aim, and whether a busy machine may have the same effect."""
+TITLES = {trial.key: trial.title for trial in trials(CAP)}
 
 
-@pytest.mark.parametrize("used", [IDLE, BUSY, OWN_LOAD], ids=["idle", "busy", "own load"])
-@pytest.mark.parametrize(("key", "changes", "aim", "may_be_the_machines"), FAULTS.values(), ids=FAULTS)
+@pytest.mark.parametrize("usage", [IDLE, BUSY, STOLEN, OWN_LOAD], ids=["idle", "busy", "stolen", "own load"])
+@pytest.mark.parametrize(("key", "changes", "aim", "may_be_the_machine"), FAULTS.values(), ids=FAULTS)
 def test_fault_misses_an_aim_unless_other_programs_may_have_caused_it(
-    key: str, changes: Mapping[str, Any], aim: str, may_be_the_machines: bool, used: Usage
+    key: str, changes: Mapping[str, Any], aim: str, may_be_the_machine: bool, usage: Usage
 ) -> None:
-    assert missed(used) == []
-    failed = missed(used, key, **changes)
-    assert any(each.startswith(aim) for each in failed) is bool(failed)
-    assert bool(failed) is not (may_be_the_machines and used is BUSY)
+    # Links are filled if they carry as much as plain TCP in the same run. On some machines, Ethernet has 91 Mbit/s.
+    assert missed_aims(usage) == missed_aims(IDLE, "mptcp", ethernet=91e6) == []
+    failed = missed_aims(usage, key, **changes)
+    assert any(each.startswith(f"{TITLES[key]}: {aim}") for each in failed) is bool(failed)
+    assert bool(failed) is not (may_be_the_machine and usage in (BUSY, STOLEN))
 
 
-def test_capacity_of_a_link_is_the_rate_of_plain_tcp_in_the_same_run() -> None:
-    """On one machine Ethernet carried 91.0 and 92.4 Mbit/s, and the demo failed."""
-    assert missed(IDLE, "mptcp", ethernet=91e6) == []
-
-
-FILLED = 98.0, 29.0
-"""Rates of the links in Mbit/s on a machine with enough processor time."""
-
-
-@pytest.mark.parametrize(("after", "fails"), [(0.1, False), (3.5, False), (4.0, True), (None, True)])
-def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) -> None:
-    """Over filled links, the download ends about 4 s after its start. The cap is set *after* seconds, or never."""
+def test_rates_exclude_the_time_until_the_cap_must_be_set() -> None:
     trial = trials(CAP)[-1]
-    wire = 8 * trial.size / PAYLOAD_SHARE
-    free, capped = sum(FILLED) * 1e6, CAP + FILLED[1] * 1e6
-    before = wire / free if after is None else min(after, wire / free)
-    ended = before + (wire - before * free) / capped
-    rates = {"eth0": lambda t: FILLED[0] if t < before else CAP / 1e6, "wlan0": lambda _: FILLED[1]}
-    steady, seconds = steady_rates(trial, series(rates, ended + 1, 0.05), 0.0, ended)
-    found = missed(IDLE, trial.key, end=ended, steady_seconds=seconds, **steady)
-    assert any(aim.startswith(f"{POLICY}: Ethernet, Mbit/s: ") for aim in found) is fails
+    for capped_after, rate in ((trial.settle_seconds, 5e6), (trial.seconds, 98e6)):
+        loads = {"eth0": between(0, capped_after, 98, 5), "wlan0": constant(29)}
+        steady, _ = steady_rates(trial, series(loads, trial.seconds + 1), 0.0, trial.seconds)
+        assert steady["ethernet"] == pytest.approx(rate, rel=0.01)
 
 
 def bed_with(*downloads: Download | TestbedError) -> Bed:
-    """Return a bed that measures *downloads*."""
+    """Return a bed whose measurements have these results."""
     unused: Any = None
-    samples = series({"eth0": lambda _: LINKS["ethernet"] / 2e6, "wlan0": lambda _: 0.0}, 2)
+    samples = series({"eth0": constant(LINKS["ethernet"] / 2e6), "wlan0": constant(0)}, 2)
     recorder: Any = SimpleNamespace(samples=samples)
-    made, remaining = Bed(unused, unused, unused, recorder, Console(file=io.StringIO(), width=200)), iter(downloads)
+    bed, remaining = Bed(unused, unused, unused, recorder, Console(file=io.StringIO(), width=200)), iter(downloads)
 
     def download(trial: Trial) -> Download:
         found = next(remaining)
@@ -123,21 +107,24 @@ def bed_with(*downloads: Download | TestbedError) -> Bed:
             raise found
         return found
 
-    made.download = download  # type: ignore[method-assign]
-    return made
+    bed.download = download  # type: ignore[method-assign]
+    return bed
 
 
 def test_download_that_misses_an_aim_or_fails_is_measured_once_more() -> None:
     turn = Turn(trials(CAP)[2], "", 1)
-    sound, slow = good(turn.cell), replace(good(turn.cell), wifi=0.0)
-    assert measure(bed_with(sound), turn) is sound
-    assert measure(bed_with(slow, sound), turn) is sound
+    correct, slow = correct_download(turn.cell), replace(correct_download(turn.cell), wifi=0.0)
+    assert measure(bed_with(correct), turn) is correct
+    assert measure(bed_with(slow, correct), turn) is correct
     assert measure(bed_with(TestbedError("no second subflow"), slow), turn) is slow
-    assert measure(bed_with(replace(sound, wifi=23e6, processors=BUSY), sound), turn) is sound
-    assert measure(bed_with(busy := replace(sound, processors=BUSY)), turn) is busy
+    assert measure(bed_with(replace(correct, wifi=23e6, processors=BUSY), correct), turn) is correct
+    assert measure(bed_with(busy := replace(correct, processors=BUSY)), turn) is busy
     capped = Turn(trials(CAP)[3], "", 1)
-    held = good(capped.cell)
-    assert measure(bed_with(replace(held, ethernet=97e6, relaxations=1), held), capped) is held
+    capped_download = correct_download(capped.cell)
+    assert (
+        measure(bed_with(replace(capped_download, ethernet=97e6, relaxations=1), capped_download), capped)
+        is capped_download
+    )
     with pytest.raises(TestbedError, match="again"):
         measure(bed_with(slow, TestbedError("again")), turn)
 
@@ -159,36 +146,29 @@ def test_relaxations_of_the_guard_are_counted_during_a_download(monkeypatch: pyt
     assert bed.download(trial).relaxations == 2
 
 
-TOO_BUSY = "machine too busy to judge the rates"
-SAID: dict[str, tuple[Mapping[str, Any], bool, str, str]] = {
-    "sound": ({}, True, "", ""),
-    "busy, but filled": ({"processors": BUSY}, True, "", ""),
-    "busy": (
-        {"processors": BUSY, "wifi": 23e6}, True, TOO_BUSY, f"{TOO_BUSY} ({BUSY}): run the demo again",
-    ),
+TOO_BUSY, RELAXED = "machine too busy to judge the rates", "the guard relaxed the cap"
+REMARKS: dict[str, tuple[Mapping[str, Any], bool, str, str]] = {
+    "correct": ({}, True, "", ""),
+    "busy": ({"processors": BUSY, "wifi": 23e6}, True, TOO_BUSY, f"{TOO_BUSY} ({BUSY}): run the demo again"),
     "not held": ({"ethernet": 97e6}, False, "not held", ""),
     "not held on a busy machine": ({"ethernet": 97e6, "processors": BUSY}, False, "not held", ""),
     "relaxed": (
-        {"ethernet": 97e6, "steady_seconds": 0.2, "relaxations": 2}, False, "not held\nthe guard relaxed the cap",
-        "the guard relaxed the cap",
+        {"ethernet": 97e6, "steady_seconds": 0.2, "relaxations": 2}, False, f"not held\n{RELAXED}", RELAXED,
     ),
-    "relaxed, but held": ({"relaxations": 1}, True, "the guard relaxed the cap", "the guard relaxed the cap"),
-    "relaxed, with an idle path": (
-        {"relaxations": 1, "wifi": 0.0}, False, "the guard relaxed the cap\nan aim is missed",
-        "the guard relaxed the cap",
-    ),
+    "relaxed, but held": ({"relaxations": 1}, True, RELAXED, RELAXED),
+    "relaxed, Wi-Fi unused": ({"relaxations": 1, "wifi": 0.0}, False, f"{RELAXED}\nan aim is missed", RELAXED),
     "slow": ({"wifi": 23e6}, False, "an aim is missed", ""),
 }  # fmt: skip
-"""Changes of the capped download, whether it meets all aims, and the words in the picture and in the table."""
+"""Changes of the capped download, whether it meets all aims, and the remarks in the picture and in the table."""
 
 
-@pytest.mark.parametrize(("changes", "is_met", "in_picture", "in_table"), SAID.values(), ids=SAID)
-def test_table_and_picture_say_what_the_guard_or_the_machine_did(
+@pytest.mark.parametrize(("changes", "is_met", "in_picture", "in_table"), REMARKS.values(), ids=REMARKS)
+def test_table_and_picture_have_a_remark_about_the_guard_or_the_machine(
     changes: Mapping[str, Any], is_met: bool, in_picture: str, in_table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (missed(IDLE, "mptcp-policy", **changes) == []) is is_met
+    assert (missed_aims(IDLE, "mptcp-policy", **changes) == []) is is_met
     results = simulated_results(
-        SCENARIO, {}, lambda turn: replace(good(turn.cell), **changes if turn.cell.is_capped else {})
+        SCENARIO, {}, lambda turn: replace(correct_download(turn.cell), **changes if turn.cell.is_capped else {})
     )
     found = SCENARIO.findings(results.turns, results.runs)
     [*_, remarks] = found.tables[0].columns
@@ -203,28 +183,27 @@ def test_table_and_picture_say_what_the_guard_or_the_machine_did(
 
 
 def test_picture_of_the_demo_is_drawn(tmp_path: Path) -> None:
-    results = simulated_results(SCENARIO, {}, lambda turn: good(turn.cell, BUSY))
+    results = simulated_results(SCENARIO, {}, lambda turn: correct_download(turn.cell, BUSY))
     SCENARIO.findings(results.turns, results.runs).pictures[0].draw(tmp_path / "throughput.png")
     assert (tmp_path / "throughput.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_demo_expects_the_cap_of_the_policy(tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
-    rules = "version: 1\npaths: {ethernet: {subflow: initial}, other: {subflow: joined}}\nrules:\n"
-    other = f"{rules}  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n"
+    paths = "version: 1\npaths: {ethernet: {subflow: initial}, other: {subflow: joined}}\n"
+    other = f"{paths}rules:\n  - {{name: a, paths: [other], throttle: {{rate: 1 Mbit/s}}}}\n"
     policy.write_text(f"{other}  - {{name: b, paths: [ethernet], throttle: {{rate: 3 Mbit/s, ceil: 4 Mbit/s}}}}\n")
     assert ethernet_cap(policy) == 4_000_000
-    for text, message in ((other, "no rule throttles the path 'ethernet'"), ("version: 1\nrules: 7\n", "read the pol")):
-        policy.write_text(text)
-        with pytest.raises(TestbedError, match=message):
-            ethernet_cap(policy)
+    policy.write_text(other)
+    with pytest.raises(TestbedError, match="no rule throttles the path 'ethernet'"):
+        ethernet_cap(policy)
 
 
 def test_terminal_shows_each_path_with_its_rate_and_a_bar() -> None:
-    shown = bed_with()
-    shown.print_rates(1.0)
-    shown.print_rates(1.5)  # too early for a second line
-    file: Any = shown.console.file
+    bed = bed_with()
+    bed.print_rates(1.0)
+    bed.print_rates(1.5)  # too early for a second line
+    file: Any = bed.console.file
     [line] = file.getvalue().splitlines()
     expected = ["s", "Ethernet", "50.0", "Mbit/s", "█" * (BAR_WIDTH // 2), "Wi-Fi", "0.0", "Mbit/s"]
     assert line.split()[1:] == expected

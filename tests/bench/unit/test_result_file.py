@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for result files and the runs that write them: aims, complete files, and errors in one line."""
+"""Tests for result files, and for the runs that write them: aims, pictures, interrupted runs, and error messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from found_results import OURS, PAPERS
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -21,14 +20,53 @@ from mptcp_bench import result_file
 from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.experiments import Experiment
 from mptcp_bench.experiments.findings import Aim, Findings, Picture
-from mptcp_bench.result_file import FILE, Verdict, load
+from mptcp_bench.result_file import FILE, ExperimentResult, Provenance, Table, Verdict, load
 from mptcp_lab.testbed import TestbedError
 
-SOUND = Aim("a: share", 0.97, least=0.95, most=1.05)
-AIMS = (SOUND, Aim("b: gap", 0.5, " s", most=0.25), Aim("c: reload", math.inf, " s", most=5), Aim("d: greatest", 12))
+PROVENANCE = Provenance(
+    "mptcp-bench run fig3 --seed 7", "0123456789abcdef0123456789abcdef01234567", kernel="6.18.44", processors=2,
+    squid="5.7", python="3.11.2", seed=7, started="2026-01-02T03:04:05+00:00",
+)  # fmt: skip
+OURS = ExperimentResult(
+    provenance=PROVENANCE,
+    experiment="recovery",
+    title="kill -9",
+    parameters={"runs": 3},
+    seed=7,
+    aims=(
+        Verdict("iptables: gap", 0.125, " s", None, 0.25),
+        Verdict("nftables: gap", None, " s", None, 0.25),
+        Verdict("nftables: seconds", 0.7),
+    ),
+    tables=(Table("rates", "Rates", ("path", "Mbit/s"), (("eth0 <b>", "5.0"),)),),
+    pictures=("drawn",),
+    data={"samples": [1, 2, 3]},
+)
+"""A result of our experiment ``recovery``."""
+PAPERS = replace(
+    OURS,
+    experiment="fig3",
+    title="Figure 3: Multipath TCP",
+    aims=(
+        Verdict("No less than TCP.", None, verdict="holds", measured_text="113 against 92 Mbit/s."),
+        Verdict(
+            "Wi-Fi stays unused.",
+            None,
+            verdict="differs",
+            measured_text="It carried 20 %.",
+            explanation="The scheduler fills it.",
+        ),
+    ),
+    pictures=("figure",),
+    notes=("1 × fell back",),
+)
+"""A result of the paper's experiment ``fig3``."""
+MET = Aim("a: share", 0.97, least=0.95, most=1.05)
+AIMS = (MET, Aim("b: gap", 0.5, " s", most=0.25), Aim("c: reload", math.inf, " s", most=5), Aim("d: greatest", 12))
 
 
 def findings(*aims: Aim) -> Findings:
+    """Return findings with two tables, data and *aims*."""
     first, second = (RichTable("cell", "kept", title=f"Many, many downloads: {number}") for number in (1, 2))
     first.add_row("bbr, 20/20 ms", "[green]0.99 ± 0.01[/]")
     first.add_row(Text("cubic"), "")
@@ -36,12 +74,12 @@ def findings(*aims: Aim) -> Findings:
     return Findings((first, second), data, aims=aims)
 
 
-def test_result_has_all_findings_and_the_file_has_them_as_json(tmp_path: Path) -> None:
+def test_result_and_its_file_have_all_findings(tmp_path: Path) -> None:
     found = findings(*AIMS).added_to(OURS)
     assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "inf s", "12"]
     assert [table.key for table in found.tables] == ["many", "many-2"]
     assert found.tables[0].rows == (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))
-    assert findings(SOUND).wrong == ()
+    assert findings(MET).wrong == ()
     assert findings(*AIMS).wrong == ("b: gap: 0.5 s, wanted ≤ 0.25", "c: reload: inf s, wanted ≤ 5")
     target = tmp_path / "new" / FILE
     result_file.write(PAPERS, target)
@@ -59,7 +97,7 @@ def test_result_has_all_findings_and_the_file_has_them_as_json(tmp_path: Path) -
     [
         (1.0, 1, 1, "met", "1"),
         (1.1, 1, 1, "missed", "1.1"),
-        # A missed aim must not look as if it were met.
+        # The text of a missed value must not be within the bounds.
         (0.99996, 1, None, "missed", "0.99996"),
         (math.nextafter(1, 0), 1, None, "missed", "0.9999999999999999"),
         (math.nan, 0, None, "missed", "nan"),
@@ -75,11 +113,11 @@ def test_aim_is_met_within_its_bounds(
 
 
 class Bench:
-    """Runs the experiment ``fig2``, which is replaced by a function."""
+    """Runs ``mptcp-bench`` with a fake experiment, whose run is the function ``measure``."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.target, self._capsys = directory / "fig2" / FILE, capsys
-        self.measure: Callable[[], Findings] = lambda: findings(SOUND)
+        self.measure: Callable[[], Findings] = lambda: findings(MET)
 
     def load(self) -> Any:
         return SimpleNamespace(OPTIONS={}, chosen=lambda *_: None, run=lambda *_: self.measure())
@@ -96,24 +134,24 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
-    made = Bench(tmp_path, capsys)
-    monkeypatch.setattr(Experiment, "load", lambda _: made.load())
-    return made
+    fake = Bench(tmp_path, capsys)
+    monkeypatch.setattr(Experiment, "load", lambda _: fake.load())
+    return fake
 
 
-def pictured(*names: str, error: BaseException | None = None) -> Findings:
-    """Return findings with pictures. *error* is raised when half of a picture is drawn as SVG."""
+def findings_with_pictures(*names: str, error: BaseException | None = None) -> Findings:
+    """Return findings with pictures. An *error* is raised while a picture is drawn as SVG."""
 
     def draw(target: Path) -> None:
         target.write_text("half of the picture")
         if error is not None and target.suffix == ".svg":
             raise error
 
-    return replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names))
+    return replace(findings(MET), pictures=tuple(Picture(name, draw) for name in names))
 
 
-def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: Bench) -> None:
-    bench.measure = lambda: pictured("picture")
+def test_run_writes_result_and_pictures_and_fails_if_it_misses_an_aim(bench: Bench) -> None:
+    bench.measure = lambda: findings_with_pictures("picture")
     assert bench.run() == (0, "")
     assert bench.files == {FILE, "picture.png", "picture.svg"}
     found = load(bench.target)
@@ -124,12 +162,13 @@ def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: B
     assert "mptcp-bench run fig2: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
 
 
-def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(bench: Bench) -> None:
+def test_pictures_of_an_earlier_run_are_removed_if_new_ones_cannot_be_drawn(bench: Bench) -> None:
     """Defect: report showed the picture of an earlier run as a picture of the new result."""
     result_file.write(OURS, bench.target)
     for name in ("first.svg", "second.png", "second.svg"):
         bench.target.with_name(name).write_text("of an earlier run")
-    bench.measure = lambda: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    bench.measure = lambda: findings_with_pictures("first", "second", error=full)
     assert bench.run() == (1, "mptcp-bench: [Errno 28] No space left on device\n")
     assert bench.files == {FILE, "first.png", "first.svg"}
     assert load(bench.target).seed == 3
@@ -151,7 +190,7 @@ def test_run_that_ends_early_leaves_the_earlier_result(
     assert load(bench.target) == OURS
 
 
-def test_complaint_of_the_demo_names_its_command(bench: Bench) -> None:
+def test_missed_aim_of_the_demo_is_reported_with_its_command(bench: Bench) -> None:
     bench.measure = lambda: findings(*AIMS)
     status, text = bench.run("demo", "--quick")
     assert (status, text.splitlines()[0].rpartition(": b: ")[0]) == (1, "mptcp-bench demo")

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for captures on both sides of a proxy: segments, connections, and each segment's time in the proxy.
+"""Tests for captures: connections, the time of each segment in a proxy, and the start of a download.
 
-A :class:`Talk` has the segments of one connection, as the proxy's host would have captured them. Times are nanoseconds.
+A :class:`Talk` has the segments of one connection, as the proxy's host captures them. Times are in nanoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 
@@ -14,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptcp_bench.experiments.vpn_figures import start_of
 from mptcp_bench.wire.capture import ACK, SYN, CaptureError, Packet, dropped_packets
 from mptcp_bench.wire.exchanges import Body, Exchange, exchanges
 from mptcp_bench.wire.streams import Connection, Leg, Stream, follow
+from mptcp_lab.testbed import TestbedError
 from mptcp_throttler.mptcp.options import (
     Dss,
     MpCapable,
@@ -31,8 +32,10 @@ from mptcp_throttler.mptcp.options import (
 CLIENT, CLIENT_WIFI, PROXY, ORIGIN = (bytes([10, 77, net, 2]) for net in (1, 2, 8, 9))
 PROXY_PORT, ORIGIN_PORT = 3128, 80
 CLIENT_KEY, PROXY_KEY = b"client's", b"a proxy'"
-_32 = (1 << 32) - 1
+MAX_NUMBER = (1 << 32) - 1
+"""Greatest sequence number."""
 End = tuple[bytes, int]
+"""Address and port."""
 
 
 def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) -> Dss:
@@ -43,42 +46,46 @@ def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) 
 
 @dataclass
 class Talk:
-    """One TCP connection. :attr:`packets` contains the captured segments."""
+    """One TCP connection, and its captured segments."""
 
     client: End
     server: End
     client_isn: int = 0xFFFF_FF00
-    """Initial sequence number close to the maximum, so that most dialogues wrap around."""
+    """Initial sequence number close to the maximum, so that the sequence numbers of most connections wrap around."""
     server_isn: int = 7
     packets: list[Packet] = field(default_factory=list)
 
-    def up(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:
-        """Let the client send *payload*, whose first byte has the sequence number *number*, counted from the SYN."""
-        self._add(Packet(time, *self.client, *self.server, flags, self.client_isn + number, 0, options, 0, payload))
+    def up(
+        self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK, received: int = 0
+    ) -> None:
+        """Let the client send *payload* and acknowledge *received*. Both numbers are counted from the SYN."""
+        numbers = self.client_isn + number, self.server_isn + received
+        self._add(Packet(time, *self.client, *self.server, flags, *numbers, options, len(payload), payload[:200]))
 
     def down(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:
-        self._add(Packet(time, *self.server, *self.client, flags, self.server_isn + number, 0, options, 0, payload))
+        numbers = self.server_isn + number, 0
+        self._add(Packet(time, *self.server, *self.client, flags, *numbers, options, len(payload), payload[:200]))
 
     def _add(self, packet: Packet) -> None:
-        """Add *packet* with its length and a sequence number of 32 bits, and cut it as a capture does."""
-        length, sequence = len(packet.payload), packet.sequence & _32
-        self.packets.append(replace(packet, sequence=sequence, length=length, payload=packet.payload[:200]))
+        """Add *packet* with sequence numbers of 32 bits. Its payload is cut, as in a capture."""
+        sequence, acknowledgment = packet.sequence & MAX_NUMBER, packet.acknowledgment & MAX_NUMBER
+        self.packets.append(replace(packet, sequence=sequence, acknowledgment=acknowledgment))
 
     def open(self, syn: int, syn_ack: int, ack: int, *options: MptcpOption) -> Talk:
-        """Make a handshake with these times, and with the option of each segment, if any."""
+        """Make a handshake with these times, and with one of *options* in each segment, if there are any."""
         self.up(syn, 0, b"", *options[:1], flags=SYN)
         self.down(syn_ack, 0, b"", *options[1:2], flags=SYN | ACK)
         self.up(ack, 1, b"", *options[2:])
         return self
 
-    def open_mptcp(self, syn: int, syn_ack: int, ack: int, key: bytes = PROXY_KEY) -> Talk:
-        """Make a handshake with MPTCP; *key* is the server's."""
-        return self.open(syn, syn_ack, ack, *(MpCapable(1, 1, *keys) for keys in ((), (key,), (CLIENT_KEY, key))))
+    def open_mptcp(self, syn: int, syn_ack: int, ack: int) -> Talk:
+        keys = ((), (PROXY_KEY,), (CLIENT_KEY, PROXY_KEY))
+        return self.open(syn, syn_ack, ack, *(MpCapable(1, 1, *each) for each in keys))
 
-    def join(self, syn: int, syn_ack: int, ack: int, key: bytes = PROXY_KEY) -> Talk:
-        """Let a subflow join the connection whose server has *key*."""
-        first, second = MpJoinSyn(False, 2, token_of_key(key), bytes(4)), MpJoinSynAck(False, 1, bytes(8), bytes(4))
-        return self.open(syn, syn_ack, ack, first, second, MpJoinAck(bytes(20)))
+    def join(self, syn: int, syn_ack: int, ack: int) -> Talk:
+        token = token_of_key(PROXY_KEY)
+        options = MpJoinSyn(False, 2, token, bytes(4)), MpJoinSynAck(False, 1, bytes(8), bytes(4)), MpJoinAck(bytes(20))
+        return self.open(syn, syn_ack, ack, *options)
 
 
 def client_talk(port: int = 40_000, address: bytes = CLIENT) -> Talk:
@@ -86,7 +93,7 @@ def client_talk(port: int = 40_000, address: bytes = CLIENT) -> Talk:
 
 
 def origin_talk(port: int = 50_000) -> Talk:
-    return Talk((PROXY, port), (ORIGIN, ORIGIN_PORT), client_isn=99, server_isn=_32 - 3)
+    return Talk((PROXY, port), (ORIGIN, ORIGIN_PORT), client_isn=99, server_isn=MAX_NUMBER - 3)
 
 
 def connections(*talks: Talk) -> list[Connection]:
@@ -96,7 +103,7 @@ def connections(*talks: Talk) -> list[Connection]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=30))
-def test_stream_knows_when_each_byte_was_first_seen(segments: list[tuple[int, int]]) -> None:
+def test_stream_has_the_time_at_which_each_byte_was_first_captured(segments: list[tuple[int, int]]) -> None:
     stream, first, ends = Stream(), dict[int, int](), list[int]()
     for time, (start, length) in enumerate(segments):
         stream.add(start, start + length, time)
@@ -130,54 +137,53 @@ REQUEST = f"GET http://10.77.9.2{TARGET} HTTP/1.1\r\nHost: 10.77.9.2\r\n\r\n".en
 RELAYED = f"GET {TARGET} HTTP/1.1\r\nHost: 10.77.9.2\r\nVia: 1.1 mptcpproxy\r\n\r\n".encode()
 
 
-def measured(*talks: Talk, bodies: dict[str, Body] | None = None) -> tuple[Exchange, ...]:
+def exchanges_of(*talks: Talk, bodies: dict[str, Body] | None = None) -> tuple[Exchange, ...]:
     legs = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ORIGIN)
     follow([packet for talk in talks for packet in talk.packets], *legs)
     return exchanges(legs[0].connections, legs[1].connections, bodies or {TARGET: Body(0, 1000)})
 
 
-def client_side(request: bytes = REQUEST, *, key: bytes = PROXY_KEY, number: int = 0) -> Talk:
+def client_side(request: bytes = REQUEST) -> Talk:
     """Return a client connection with SYN 1000, SYN/ACK 1010, ACK 1040, and a request at 1100 (microseconds)."""
-    talk = client_talk(40_000 + 2 * number).open_mptcp(1_000_000, 1_010_000, 1_040_000, key)
-    talk.up(1_100_000, 1, request, MpCapable(1, 1, CLIENT_KEY, key, len(request)))
+    talk = client_talk().open_mptcp(1_000_000, 1_010_000, 1_040_000)
+    talk.up(1_100_000, 1, request, MpCapable(1, 1, CLIENT_KEY, PROXY_KEY, len(request)))
     return talk
 
 
-def origin_side(request: bytes = RELAYED, *, number: int = 0) -> Talk:
+def origin_side(request: bytes = RELAYED) -> Talk:
     """Return an origin connection with SYN 1500, SYN/ACK 1700, ACK 1701, and a request at 1750 (microseconds)."""
-    talk = origin_talk(50_000 + number).open(1_500_000, 1_700_000, 1_701_000)
+    talk = origin_talk().open(1_500_000, 1_700_000, 1_701_000)
     talk.up(1_750_000, 1, request)
     return talk
 
 
-def both_sides(number: int = 0) -> tuple[Talk, Talk, Talk]:
+def both_sides() -> tuple[Talk, Talk, Talk]:
     """Return an exchange whose response has 200 bytes of header from the origin, and 300 to the client."""
-    key = bytes([number]) * 8
-    label = b"a-%d" % (number + 1)
-    client = client_side(REQUEST.replace(b"a-1", label), key=key, number=number)
-    wifi = client_talk(40_001 + 2 * number, CLIENT_WIFI).join(1_200_000, 1_210_000, 1_300_000, key)
-    origin = origin_side(RELAYED.replace(b"a-1", label), number=number)
+    client, origin = client_side(), origin_side()
+    wifi = client_talk(40_001, CLIENT_WIFI).join(1_200_000, 1_210_000, 1_300_000)
     origin.down(2_000_000, 1, bytes(700))  # header and 500 bytes of the body
     origin.down(2_100_000, 701, bytes(500))
-    client.down(2_250_000, 1, bytes(300), dss(key, 0, 1, 300))  # only the header
-    wifi.down(2_400_000, 1, bytes(250), dss(key, 300, 1, 500, octets=4))
+    client.down(2_250_000, 1, bytes(300), dss(PROXY_KEY, 0, 1, 300))  # only the header
+    wifi.down(2_400_000, 1, bytes(250), dss(PROXY_KEY, 300, 1, 500, octets=4))
     wifi.down(2_400_000, 251, bytes(250))  # covered by the mapping of the previous segment
-    client.down(2_900_000, 301, bytes(500), dss(key, 800, 301, 500))
-    wifi.down(3_300_000, 501, bytes(500), dss(key, 800, 501, 500))  # reinjected
+    client.down(2_900_000, 301, bytes(500), dss(PROXY_KEY, 800, 301, 500))
+    wifi.down(3_300_000, 501, bytes(500), dss(PROXY_KEY, 800, 501, 500))  # reinjected
     return client, wifi, origin
 
 
 def test_intervals_are_measured_from_segment_to_segment() -> None:
-    (got,) = measured(*both_sides())
-    assert (got.target, got.subflows) == (TARGET, 2)
-    times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
+    (exchange,) = exchanges_of(*both_sides())
+    assert (exchange.target, exchange.subflows) == (TARGET, 2)
+    times = {
+        f.name: getattr(exchange, f.name) for f in fields(exchange) if isinstance(getattr(exchange, f.name), float)
+    }
     micro = {name: round(seconds * 1e6) for name, seconds in times.items()}
     assert micro == {"answer": 10, "syn": 460, "syn_after_syn": 500, "syn_after_request": 400, "request": 650}
-    assert got.up == ()
-    assert got.down == pytest.approx((400e-6, 800e-6))
+    assert exchange.up == ()
+    assert exchange.down == pytest.approx((400e-6, 800e-6))
 
 
-def test_delay_of_uploaded_bytes_begins_when_all_bytes_before_have_arrived() -> None:
+def test_delay_of_uploaded_bytes_begins_when_all_earlier_bytes_have_arrived() -> None:
     head = b"POST http://10.77.9.2/1000.bin?a-1 HTTP/1.1\r\n\r\n"
     relayed = b"POST /1000.bin?a-1 HTTP/1.1\r\nVia: x\r\n\r\n"
     client, origin = client_side(head), origin_side(relayed)
@@ -189,68 +195,72 @@ def test_delay_of_uploaded_bytes_begins_when_all_bytes_before_have_arrived() -> 
     origin.up(1_800_000, 1 + len(relayed), bytes(250))
     origin.down(1_900_000, 1, bytes(20))
     client.down(1_950_000, 1, bytes(30), dss(PROXY_KEY, 0, 1, 30))
-    (got,) = measured(client, origin, bodies={TARGET: Body(250, 0)})
+    (exchange,) = exchanges_of(client, origin, bodies={TARGET: Body(250, 0)})
     # Bytes after a gap cannot be read before the gap is filled.
-    assert got.up == pytest.approx((600e-6, 200e-6, 200e-6))
-    assert got.request == pytest.approx(650e-6)
+    assert exchange.up == pytest.approx((600e-6, 200e-6, 200e-6))
+    assert exchange.request == pytest.approx(650e-6)
 
 
-def test_exchanges_at_the_same_time_are_distinguished_by_their_targets() -> None:
-    bodies = {f"/1000.bin?a-{number}": Body(0, 1000) for number in (3, 1, 2)}
-    talks = [talk for number in range(4) for talk in both_sides(number)]
-    got = measured(*talks, bodies=bodies)
-    (single,) = measured(*both_sides())
-    assert got == tuple(replace(single, target=name) for name in bodies)
-
-
-Spoil = Callable[[Talk, Talk, Talk], Sequence[Talk]]
-
-
-def _requested_twice(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
-    second = origin_talk(50_001).open(5_000_000, 5_000_001, 5_000_002)
-    second.up(5_000_003, 1, RELAYED)
-    return client, wifi, origin, second
-
-
-def _gap(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
-    origin.packets = [packet for packet in origin.packets if packet.length != 700]
-    return client, wifi, origin
-
-
-def _falls_back(*options: Dss) -> Spoil:
-    def spoil(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
-        client.down(4_000_000, 801, b"x", *options)
-        return client, wifi, origin
-
-    return spoil
-
-
-def _early(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
-    wifi.packets = [replace(p, time=p.time - 1_000_000) if p.length else p for p in wifi.packets]
-    return client, wifi, origin
+def faulty_exchange(fault: str) -> list[Talk]:
+    """Return the connections of an exchange with a fault, which is named in the next test."""
+    client, wifi, origin = both_sides()
+    talks = [client, wifi, origin]
+    if fault == "no request to the origin":
+        talks.remove(origin)
+    elif fault == "two connections with the origin":
+        talks.append(origin_talk(50_001).open(5_000_000, 5_000_001, 5_000_002))
+        talks[-1].up(5_000_003, 1, RELAYED)
+    elif fault == "a segment is missing":
+        origin.packets = [packet for packet in origin.packets if packet.length != 700]
+    elif fault == "data without a mapping":
+        client.down(4_000_000, 801, b"x")
+    elif fault == "an infinite mapping":
+        client.down(4_000_000, 801, b"x", Dss(False, None, 1, 8, 1, 0))
+    elif fault == "data leave before they arrive":
+        wifi.packets = [replace(p, time=p.time - 1_000_000) if p.length else p for p in wifi.packets]
+    return talks
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("fault", "message"),
     [
-        (lambda client, wifi, _: (client, wifi), "1 of 1 requests, such as .*, have no connection of their own"),
-        (_requested_twice, "on two connections with the origin"),
-        (_gap, "gaps"),
-        (_falls_back(), "fell back"),
-        (_falls_back(Dss(False, None, 1, 8, 1, 0)), "fell back"),
-        (_early, "was sent 0.0006.* s before it arrived"),
+        ("no request to the origin", "1 of 1 requests, such as .*, have no connection of their own"),
+        ("two connections with the origin", "on two connections with the origin"),
+        ("a segment is missing", "gaps"),
+        ("data without a mapping", "fell back"),
+        ("an infinite mapping", "fell back"),
+        ("data leave before they arrive", "was sent 0.0006.* s before it arrived"),
     ],
 )
-def test_exchange_that_is_not_a_data_point_is_refused(spoil: Spoil, message: str) -> None:
+def test_exchange_that_is_not_a_data_point_is_refused(fault: str, message: str) -> None:
     with pytest.raises(CaptureError, match=message) as error:
-        measured(*spoil(*both_sides()))
+        exchanges_of(*faulty_exchange(fault))
     assert "\n" not in str(error.value)
+
+
+def test_start_of_a_download_has_the_bytes_sent_and_acknowledged_at_each_step() -> None:
+    """The sequence numbers of the download wrap around. The trace has steps of 10 ms."""
+    talk, other = origin_talk(), origin_talk(40_001)
+    talk.up(1_000_000_000, 0, flags=SYN)
+    talk.down(1_000_100_000, 0, flags=SYN | ACK)
+    talk.down(1_015_000_000, 1, bytes(1360))
+    talk.down(1_015_100_000, 1361, bytes(1360))
+    talk.up(1_045_000_000, 1, received=1361)
+    talk.down(1_200_000_000, 1, bytes(1360))
+    other.down(500_000_000, 0, flags=SYN | ACK)
+    other.down(600_000_000, 0, bytes(100))
+    sent, acknowledged = start_of([*other.packets, *reversed(talk.packets)])
+    assert (sent[1], sent[2], sent[-1]) == (0, 2720, 2720)
+    assert (acknowledged[4], acknowledged[5], acknowledged[-1]) == (0, 1360, 1360)
+    for incomplete in (talk.packets[1:], [talk.packets[0], *talk.packets[2:]], []):
+        with pytest.raises(TestbedError, match="no start"):
+            start_of(incomplete)
 
 
 @pytest.mark.parametrize(
     ("output", "lost"),
     [
-        ("listening on wan0\n12 packets captured\n12 packets received by filter\n0 packets dropped by kernel\n", 0),
+        ("listening on wan0\n12 packets captured\n0 packets dropped by kernel\n", 0),
         ("9 packets captured\n2 packets dropped by kernel\n3 packets dropped by interface\n", 5),
         ("tcpdump: wan0: No such device exists\n", None),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for emulated paths in the kernel: each path behaves as configured, and never fails silently.
+"""Tests for emulated paths in the kernel: each path behaves as configured, or the run becomes void.
 
 The bounds are loose enough for a busy machine. docs/emulation.md has exact figures.
 """
@@ -7,11 +7,10 @@ The bounds are loose enough for a busy machine. docs/emulation.md has exact figu
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -49,37 +48,17 @@ def loaded(testbed: Testbed, rate: float, seconds: float, device: str = "eth0") 
         yield
 
 
-def connect_time(testbed: Testbed, version: int, device: str) -> float:
-    """Return how long connect(2) from *device* of the client to the origin takes, in milliseconds."""
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    with testbed["origin"].entered():
-        server = socket.create_server((testbed["origin"].address("eth0", version), 0), family=family)
-    with server, testbed["client"].entered(), socket.socket(family) as client:
-        client.settimeout(60)
-        client.bind((testbed["client"].address(device, version), 0))
-        start = time.monotonic()
-        client.connect(server.getsockname())
-        return (time.monotonic() - start) * 1e3
-
-
-def test_each_path_has_its_own_delay() -> None:
-    """A busy machine can only make an attempt slower than its path, never faster."""
-    near = EmulatedPath("ethernet", Direction(100 * MBIT, 1_000), Direction(100 * MBIT, 1_000))
-    far = EmulatedPath("wifi", Direction(20 * MBIT, 30_000, 5_000), Direction(20 * MBIT, 10_000))
-    with Testbed(paths((near, far))) as testbed:
-        for version, (device, minimum, maximum) in product((4, 6), (("eth0", 2, 30), ("wlan0", 35, 75))):
-            times: list[float] = []
-            while len(times) < 3 or (min(times) > maximum and len(times) < 30):
-                times.append(connect_time(testbed, version, device))
-            assert minimum <= min(times) <= maximum
-
-
-def test_order_loss_and_counts_are_those_of_the_direction() -> None:
-    shaky, lossy = Direction(100 * MBIT, 10_000, 10_000), Direction(delay=1_000, loss=UniformLoss(1.0))
-    some = Direction(loss=UniformLoss(0.1))
-    with Testbed(paths((EmulatedPath("shaky", shaky, shaky), EmulatedPath("p", down=lossy, up=some)))) as testbed:
-        for direction in ("down", "up"):
-            assert list(packet_delays(testbed, direction, 5_000)) == list(range(5_000))
+def test_delay_order_loss_and_counts_are_those_of_the_direction() -> None:
+    """A busy machine can only make a packet later than its path, never earlier."""
+    shaky, slow = Direction(100 * MBIT, 10_000, 10_000), Direction(20 * MBIT, 30_000)
+    lossy, slightly_lossy = Direction(delay=1_000, loss=UniformLoss(1.0)), Direction(loss=UniformLoss(0.1))
+    with Testbed(
+        paths((EmulatedPath("shaky", slow, shaky), EmulatedPath("p", down=lossy, up=slightly_lossy)))
+    ) as testbed:
+        for direction, count, minimum, maximum in (("down", 500, 30, 45), ("up", 5_000, 0, 15)):
+            delays = packet_delays(testbed, direction, count)
+            assert list(delays) == list(range(count))
+            assert minimum <= min(delays.values()) <= maximum
         assert packet_delays(testbed, "down", 500, "wlan0") == {}
         arrived = len(packet_delays(testbed, "up", 1_000, "wlan0"))
         counts = testbed.emulation.counts()["p"]["up"]
@@ -89,7 +68,7 @@ def test_order_loss_and_counts_are_those_of_the_direction() -> None:
 
 @pytest.mark.nightly
 def test_delays_rate_and_losses_are_as_configured() -> None:
-    """Judge the packets that leave the path, not the emulator's own counters. Wait while the machine is busy."""
+    """The packets that leave the path are judged, not the emulator's own counters."""
     rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
     even = Direction(rate, delay=8_000)
     with Testbed(paths((EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))))) as testbed:
@@ -119,7 +98,7 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
         missing = missing_numbers(packet_delays(testbed, "down", 40_000, "wlan0"), 40_000)
     assert len(missing) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
     count = 1 + sum(number > before + 1 for before, number in pairwise(missing))
-    assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
+    assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row differs"
 
 
 def stop_and_kill_emulator(testbed: Testbed) -> None:

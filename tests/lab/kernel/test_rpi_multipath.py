@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for bench/rpi/multipath: its set-up, and that ``down`` always restores exactly the previous state."""
+"""Tests for bench/rpi/multipath: routes and endpoints after ``up``, and the previous state after ``down``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,29 @@ from ssh_hosts import dump, dump_when_links_are_up, plain, wait_until_same
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.commands import REPOSITORY
-from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
 
 SCRIPT = REPOSITORY / "bench" / "rpi" / "multipath"
-HELD_IP = """\
+KILLING_IP = """\
 #!/bin/sh
-# ip(8), which waits forever before or after (MOMENT) its change number HELD.
-held=
+# ip(8), which kills its session before or after one of its changes. $KILL is the moment, such as 3-before.
 case " $* " in
 *" add "* | *" delete "* | *" set "*)
-    number=$(($(cat {directory}/count) + 1))
-    echo $number >{directory}/count
-    [ "$number" != "$HELD" ] || held=$MOMENT
+    echo >>{changes}
+    number=$(wc -l <{changes})
     ;;
 esac
-[ "$held" != before ] || {{ touch {directory}/reached; exec sleep 1000; }}
+[ "$number-before" != "$KILL" ] || kill -9 0
 /usr/sbin/ip "$@"
 code=$?
-[ "$held" != after ] || {{ touch {directory}/reached; exec sleep 1000; }}
+[ "$number-after" != "$KILL" ] || kill -9 0
 exit $code
 """
 
 
 class Client:
-    """The client of a testbed, set up like a Raspberry Pi, with the script."""
+    """The client of a testbed, which is like a new Raspberry Pi, and the script."""
 
     def __init__(self, testbed: Testbed) -> None:
         self.node: LiveNode = testbed["client"]
@@ -80,8 +77,8 @@ def test_each_address_uses_its_own_interface_and_ipv6_survives_a_small_mtu(clien
     client.wait_until_same(before)
 
 
-def test_settings_of_other_programs_are_kept_or_restored(client: Client) -> None:
-    """Endpoints such as NetworkManager's are used unchanged. An endpoint of another kind is restored with its id."""
+def test_settings_of_other_programs_are_unchanged_or_restored(client: Client) -> None:
+    """Endpoints such as NetworkManager's are used as they are. Endpoints of another kind are replaced, and restored."""
     for endpoint in ("10.77.1.2 dev eth0 id 5 subflow fullmesh", "10.77.2.2 dev wlan0 id 9 signal"):
         client.node.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
     client.node.run(["ip", "rule", "add", "from", "192.0.2.0/24", "lookup", "7101", "priority", "7101"])
@@ -100,32 +97,29 @@ def test_settings_of_other_programs_are_kept_or_restored(client: Client) -> None
 @pytest.mark.nightly
 def test_down_restores_the_state_after_up_was_killed_at_any_change(client: Client) -> None:
     """The script is killed at each change that it makes by ip(8), alternately before and after the change."""
-    bin_directory = client.directory / "bin"
-    bin_directory.mkdir()
-    count, reached = bin_directory / "count", bin_directory / "reached"
-    program = bin_directory / "ip"
-    program.write_text(HELD_IP.format(directory=bin_directory))
+    program, changes = client.directory / "bin" / "ip", client.directory / "changes"
+    program.parent.mkdir()
+    program.write_text(KILLING_IP.format(changes=changes))
     program.chmod(0o755)
 
-    def argv(number: int, moment: str) -> list[str]:
-        count.write_text("0\n")
-        reached.unlink(missing_ok=True)
-        path = f"PATH={bin_directory}:/usr/bin:/bin"
-        return ["env", path, f"HELD={number}", f"MOMENT={moment}", *client.argv("up", "eth0", "wlan0")]
+    def number_of_changes(kill: str) -> int:
+        """Run the script until *kill*. Return the number of changes by ip(8)."""
+        changes.write_text("")
+        variables = [f"PATH={program.parent}:/usr/bin:/bin", f"KILL={kill}"]
+        argv = ["env", *variables, "setsid", "--wait", *client.argv("up", "eth0", "wlan0")]
+        client.node.run(argv, check=False)
+        return len(changes.read_text())
 
-    client.node.run(argv(0, "before"))
-    changes = int(count.read_text())
-    assert changes > 10
+    total = number_of_changes("never")
+    assert total > 10
     client.multipath("down")
-    for number in range(1, changes + 1):
-        moment = ("before", "after")[number % 2]
-        up = client.node.popen(argv(number, moment), name="up")
-        wait_until(reached.exists, f"change {number} is reached", process=up)
-        up.kill_tree()
+    for number in range(1, total + 1):
+        kill = f"{number}-{('before', 'after')[number % 2]}"
+        assert number_of_changes(kill) == number
         # The script sets sysctls first, so something has changed at each of these moments.
         assert dump(client.node) != client.before
         client.multipath("down")
-        client.wait_until_same(client.before, f"{moment} change {number}")
+        client.wait_until_same(client.before, f"the state is restored after {kill}")
 
 
 def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for testbeds: the host is unchanged, downloads are judged by counters, and no failed or killed run remains."""
+"""Tests for testbeds: all that a program may leave in the system is detected, and no run leaves anything."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,12 +11,97 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ssh_hosts import dump_when_links_are_up
 
-from mptcp_lab.testbed import TWO_PATHS, End, Testbed, TestbedError, congestion, lab_of, ownership
-from mptcp_lab.testbed.services import mptcp_command, program, start_origin, start_proxy
-from mptcp_lab.testbed.transfer import Added, Protocol, download, wget
+from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, End, LiveNode, Testbed, TestbedError, congestion, ownership
+from mptcp_lab.testbed.features import fails_when_missing, missing, need
+from mptcp_lab.testbed.services import program, wait_until
+from mptcp_lab.testbed.system_state import SYSCTLS, differences, kernel_state, whole_state
 
 pytestmark = pytest.mark.kernel
+LEGACY, FILTERS = "iptables-legacy", "tc -d filter show"
+HOLDS_A_MAP = """
+import time
+from mptcp_throttler.kernel.bpf import Bpf
+bpf = Bpf()
+bpf.hash_map("left", 8, 8, 4)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def node(make_module_testbed: Callable[..., Testbed]) -> LiveNode:
+    node = make_module_testbed(UNSHAPED)["proxy"]
+    dump_when_links_are_up(node)
+    return node
+
+
+def changed_parts(node: LiveNode, run: Path, before: dict[str, str]) -> set[str]:
+    """Return the names of the parts of the state that differ from *before*."""
+    return {text.partition(":\n")[0] for text in differences(before, whole_state(node, run, more=()))}
+
+
+TRACES = (
+    ("ifb", "ip link add left type ifb", "ip link del left", "ip -d link show"),
+    ("veth", "ip route add 192.0.2.0/24 dev wan0", "ip route del 192.0.2.0/24", "ip route show table all"),
+    ("veth", "ip -6 route add fd99::/64 dev wan0", "ip -6 route del fd99::/64", "ip -6 route show table all"),
+    ("root", "ip rule add fwmark 7 table 99", "ip rule del fwmark 7 table 99", "ip rule show"),
+    ("root", "ip -6 rule add fwmark 7 table 99", "ip -6 rule del fwmark 7 table 99", "ip -6 rule show"),
+    ("mptcp-pm", "ip mptcp endpoint add 192.0.2.9 id 9", "ip mptcp endpoint del id 9", "ip mptcp endpoint show"),
+    ("mptcp", "sysctl -qw net.mptcp.stale_loss_cnt=7", "sysctl -qw net.mptcp.stale_loss_cnt=4", SYSCTLS),
+    ("nftables", "nft add table inet left", "nft delete table inet left", "nft list ruleset"),
+    (LEGACY, "iptables-legacy -P FORWARD DROP", "iptables-legacy -P FORWARD ACCEPT", "iptables-legacy-save"),
+    (LEGACY, "ip6tables-legacy -t mangle -N left", "ip6tables-legacy -t mangle -X", "ip6tables-legacy-save"),
+    ("ipset", "ipset create left hash:ip", "ipset destroy left", "ipset save"),
+    ("htb", "tc qdisc add dev wan0 root handle 7: htb", "tc qdisc del dev wan0 root", "tc -d qdisc show"),
+    ("htb", "tc class add dev wan0 parent 7: classid 7:1 htb rate 1mbit", "", "tc -d class show"),
+    ("htb", "tc filter add dev wan0 parent 7: u32 match u32 0 0 flowid 7:1", "", FILTERS),
+    ("ingress", "tc qdisc add dev wan0 clsact", "tc qdisc del dev wan0 clsact", "tc -d qdisc show"),
+    ("ingress", "tc filter add dev wan0 ingress u32 match u32 0 0 flowid 7:1", "", f"{FILTERS} ingress"),
+    ("ingress", "tc filter add dev wan0 egress u32 match u32 0 0 flowid 7:1", "", f"{FILTERS} egress"),
+)
+"""Traces: the required feature, commands that create and delete the trace, and the dump that shows it."""
+
+
+def test_state_differs_if_a_trace_is_left_in_the_kernel(node: LiveNode, tmp_path: Path) -> None:
+    if fails_when_missing():
+        need(*(feature for feature, *_ in TRACES))
+    traces = [trace for feature, *trace in TRACES if missing(feature) is None]
+    create, delete, dumps = zip(*traces, strict=True)
+    before = whole_state(node, tmp_path, more=())
+    with node.changed(["sh", "-ec", "\n".join(create)], ["sh", "-ec", "\n".join(delete[::-1])]):
+        assert changed_parts(node, tmp_path, before) >= set(dumps)
+    assert changed_parts(node, tmp_path, before) == set()
+
+
+def test_failed_dump_differs_from_every_dump(
+    node: LiveNode, tmp_path: Path, require: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("nftables")
+    before = kernel_state(node)
+    broken = tmp_path / "nft"
+    broken.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    failed = kernel_state(node)
+    assert "nft list ruleset: exit code 3\n    no such luck" in failed["nft list ruleset"]
+    for earlier in (before, failed):
+        assert [text.partition(":\n")[0] for text in differences(earlier, failed) if "nft" in text[:20]]
+
+
+def test_state_differs_if_files_processes_or_bpf_objects_are_left(
+    node: LiveNode, tmp_path: Path, require: Callable[..., None]
+) -> None:
+    require("bpf-pacing")
+    before = whole_state(node, tmp_path, more=())
+    with node.running([sys.executable, "-c", HOLDS_A_MAP], name="left") as process:
+        wait_until(lambda: "ready" in process.output(), "the map exists", process=process)
+        (tmp_path / "status.sock").touch()
+        (tmp_path / "lock").touch()
+        assert changed_parts(node, tmp_path, before) == {"processes", "BPF programs, maps and links", "files"}
+    (tmp_path / "status.sock").unlink()
+    assert changed_parts(node, tmp_path, before) == set()
 
 
 def test_namespace_uses_cubic_and_the_host_is_unchanged(make_testbed: Callable[..., Testbed]) -> None:
@@ -27,32 +113,6 @@ def test_namespace_uses_cubic_and_the_host_is_unchanged(make_testbed: Callable[.
         assert testbed["proxy"].run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout == "cubic\n"
     with ownership.registry():
         assert congestion.ALLOWED.read_text() == before
-
-
-def test_proxy_that_requests_mptcp_and_failed_download_are_reported(
-    testbed: Testbed, require: Callable[..., None]
-) -> None:
-    require("apache2", "mptcpize", "wget")
-    origin, lab = start_origin(testbed["origin"], {"file": 1000}), lab_of(testbed)
-    added = Added(testbed["client"], testbed["proxy"])
-    testbed["proxy"].run(mptcp_command(["wget", "-O", "/dev/null", origin.url("file")]))
-    assert "the proxy sent 1 SYN with MP_CAPABLE" in str(Protocol.of(*added.read()).complaint(multipath=False))
-    with pytest.raises(TestbedError, match=r"(?s)download by wget: it ended with 8: .*404"):
-        download(lab, wget(origin.url("nothing")), timeout=60)
-
-
-def test_join_that_the_proxy_refuses_is_not_counted(testbed: Testbed, require: Callable[..., None]) -> None:
-    """The proxy refuses after its SYN/ACK, so that the join looks established to the client."""
-    require("squid", "apache2", "wget", "mptcpize")
-    # The download takes three seconds, because on a busy machine the second subflow joins late.
-    origin, proxy = start_origin(testbed["origin"], {"file": 50_000_000}), start_proxy(testbed["proxy"])
-    argv = wget(origin.url("file"), proxy=proxy, multipath=True)
-    limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]
-    with testbed["proxy"].changed([*limits, "0"], [*limits, "8"]):
-        refused = download(lab_of(testbed), argv, timeout=60)
-    assert refused.counters.get("MPTcpExtMPJoinSynAckRx", 0) > 0
-    assert refused.protocol.complaint(multipath=True) == "no second subflow was established"
-    assert download(lab_of(testbed), argv, timeout=60).protocol.joins == 1
 
 
 def test_failed_build_names_the_step_and_leaves_nothing() -> None:
@@ -70,7 +130,7 @@ from mptcp_lab.testbed import *
 from mptcp_lab.testbed.services import wait_until
 with Testbed(paths([1000000])) as t:
     p = t['core'].popen(['sleep', '600'])
-    # Before that, the process is ip(8), which enters the namespace.
+    # At first, the process is ip(8), which enters the namespace.
     wait_until(lambda: Path(f'/proc/{p.pid}/cmdline').read_bytes().startswith(b'sleep'), 'the program runs')
     print(t.claimed.id, p.pid, t.directory, flush=True)
     input()

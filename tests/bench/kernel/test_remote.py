@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a lab whose client, proxy and origin are reached only by ssh: a download, and that nothing is left behind.
+"""Tests for a lab whose hosts are reached only by ssh: an experiment of the paper, and that nothing is left behind.
 
 The hosts are namespaces with an sshd each (``ssh_hosts``). The driver runs in another namespace, from which it can
 reach them, but not their files or kernel.
@@ -7,27 +7,25 @@ reach them, but not their files or kernel.
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from platform import release
 from typing import Any
 
 import pytest
 from ssh_hosts import PARTS, USER, SshHosts, plain, start
 
+from mptcp_bench.result_file import FILE, load
 from mptcp_lab.agent.processes import TMPFS
 from mptcp_lab.remote import SshHost, read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, TestbedError
-from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
-from mptcp_lab.testbed.transfer import observe, wget
+from mptcp_lab.testbed.commands import program
+from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
-
-SIZE = 20_000_000
-"""Bytes of a download, which takes seconds under the cap: on a busy machine, the second subflow joins late."""
-CAP = 5_000_000
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +36,13 @@ def hosts(make_module_testbed: Callable[..., Testbed], require: Any) -> SshHosts
 
 @pytest.fixture(scope="module", autouse=True)
 def hosts_are_restored(hosts: SshHosts) -> Iterator[None]:
-    """Check at the end that the hosts are as they were, whatever the tests did to them."""
+    """Check at the end that the tests left nothing on the hosts."""
     yield
-    check(hosts)
+    check_hosts(hosts)
 
 
-def check(hosts: SshHosts) -> None:
+def check_hosts(hosts: SshHosts) -> None:
+    """Check that no program or directory of a run remains, and that the kernel state is as before."""
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
@@ -58,37 +57,24 @@ def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
         yield stack.enter_context(SshHost(read_inventory(hosts.inventory()).origin))
 
 
-def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
-    inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))
-    with hosts.core.entered(), remote_lab(inventory) as lab:
-        assert lab.client.run(["id", "-u"]).stdout == "0\n", "the user may run sudo without a password"
-        assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
-        assert lab.proxy_devices == ("wan0",)
-        # The driver cannot access the hosts' files.
-        assert not lab.client.directory.exists()
-        origin = start_origin(lab.origin, {"file": SIZE}, ports=(80,))
-        proxy = start_proxy(lab.proxy)
-        paths = {path.name: {"clients": [lab.client.address(path.device)]} for path in lab.paths}
-        rule = {"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": f"{CAP} bit/s"}}
-        policy = lab.proxy.write("policy.yaml", json.dumps({"version": 1, "paths": paths, "rules": [rule]}))
-        config = write_throttler_config(lab.proxy, policy, interfaces=lab.proxy_devices)
-        throttler = start_throttler(lab.proxy, config)
-
-        def ethernet_is_spared() -> bool:
-            seen = observe(lab, wget(origin.url("file"), proxy=proxy, multipath=True), timeout=300)
-            assert (seen.status, "error" in seen.error_output, seen.octets) == (0, False, SIZE)
-            assert seen.sha256 == origin.digests["file"]
-            assert (seen.protocol.requested, seen.protocol.fallbacks, seen.protocol.joins >= 1) == (1, 0, True)
-            first, last = seen.samples[0].octets, seen.samples[-1].octets
-            received = {name: last[name] - first[name] for name in ("ethernet", "wifi")}
-            # Without a cap, Ethernet with its 100 Mbit/s would carry more.
-            return received["wifi"] > received["ethernet"] > 0
-
-        # The throttler caps an unknown client only after the join; if the join is late, the download may end uncapped.
-        assert any(ethernet_is_spared() for _ in range(3))
-        wait_until(lambda: [entry["rate"] for entry in throttler.status()["classes"]] == [CAP], "the class of the cap")
-        assert lab.client.mib()["MPTcpExtMPJoinSynAckRx"] >= 1
-        assert throttler.process.stop(grace=60) == 0
+@pytest.mark.nightly
+def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, tmp_path: Path) -> None:
+    """Run the command line in a namespace from which the hosts are reached only by ssh, one of them as a sudo user."""
+    inventory = hosts.inventory(client__ssh=hosts.destination("client", USER))
+    argv = [program("mptcp-bench"), "run", "fig6", "--quick", "--set", "repetitions=1", "--inventory", str(inventory)]
+    done = hosts.core.run([*argv, "--output", str(tmp_path)], check=False, timeout=900)
+    assert all("attempts repeated" in line for line in done.stderr.splitlines()), done.stdout + done.stderr
+    result = load(tmp_path / "fig6" / FILE)
+    shares = {run["cell"]: run["share_ethernet"] for run in result.data["runs"]}
+    assert len(shares) == 4
+    assert shares["(b) throttled, repeated transfer"] < shares["not throttled"]
+    assert {path.name for path in (tmp_path / "fig6").iterdir()} == {FILE, "figure.png", "figure.svg"}
+    assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
+    assert result.parameters["inventory"] == str(inventory)
+    refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False, timeout=300)
+    assert refused.returncode == 1
+    assert "real hosts have their own links" in refused.stderr
+    check_hosts(hosts)
 
 
 def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
@@ -97,7 +83,7 @@ def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     for argv, message in (
         (["sh", "-c", "echo err >&2; exit 3"], r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"),
         (["no-such-program"], "the program 'no-such-program' is not installed"),
-        (["sleep", "60"], r"sleep 60: not ended within 0\.2 s"),
+        (["sleep", "60"], r"sleep 60: no end after 0\.2 s"),
     ):
         with pytest.raises(TestbedError, match=message):
             host.run(argv, timeout=0.2 if argv[0] == "sleep" else 30)
@@ -110,12 +96,12 @@ def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
 
 def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: SshHost) -> None:
     script = 'trap "echo caught; exit 7" TERM; echo "$COLOR"; ls /mnt; while :; do sleep 0.05; done'
-    program = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
-    wait_until(lambda: "red" in program.output(), "the program starts", process=program)
-    assert program.returncode is None
-    assert program.stop() == 7
-    assert program.tail() == "\n    red\n    caught"
-    # The hosts share their process table with each other and with other test suites.
+    trap = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
+    wait_until(lambda: "red" in trap.output(), "the program runs", process=trap)
+    assert trap.returncode is None
+    assert trap.stop() == 7
+    assert trap.tail() == "\n    red\n    caught"
+    # The numbers are random, because the hosts share their process table with each other and with other tests.
     first, second = (f"{seconds}.{secrets.randbelow(10**9):09}" for seconds in (1000, 1001))
     parent = origin_host.popen(["sh", "-c", f"sleep {first} & sleep {second}; true"])
     children = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
@@ -130,7 +116,7 @@ KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
 """Command that kills the session's sshd: the parent of the agent, which is the parent of this command."""
 
 
-def test_host_undoes_all_after_the_connection_was_lost(hosts: SshHosts) -> None:
+def test_host_restores_its_state_after_the_connection_was_lost(hosts: SshHosts) -> None:
     def lose(host: SshHost) -> None:
         with host, host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
             # The second program leaves its parent and its session.
@@ -143,7 +129,7 @@ def test_host_undoes_all_after_the_connection_was_lost(hosts: SshHosts) -> None:
         pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"),
     ):
         lose(host)
-    check(hosts)
+    check_hosts(hosts)
 
 
 def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> None:
@@ -152,7 +138,7 @@ def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> Non
     with hosts.testbed["origin"].entered():
         server = socket.create_server(("", 80))
     with server, hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
-        pytest.fail("the inventory has a mistake")
+        pytest.fail("the lab started in spite of the mistakes")
     proxy, advice = "  proxy: root@10.77.8.2", "check 'commands' in the inventory"
     *lines, last = str(refused.value).splitlines()
     assert lines == [
