@@ -110,7 +110,7 @@ def browser(
     prefix: Sequence[str] = (),
     enter: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Browser]:
-    """Start Chromium with a new profile; *prefix* runs it in a namespace, which *enter* enters for this thread."""
+    """Start Chromium with a new profile; *prefix* runs it in a namespace, and *enter* moves this thread there."""
     home = directory / "browser"
     home.mkdir()
     options = Options()

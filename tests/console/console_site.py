@@ -42,9 +42,10 @@ def console(
     program: Sequence[str] = (str(Path(sys.executable).parent / "mptcp-console"),),
     address: str = "127.0.0.1",
 ) -> Iterator[Console]:
-    """Start the console; *prefix* runs it in a namespace or as another user. It must end with status 0.
+    """Start the console; *prefix* runs it in a namespace or as another user.
 
-    *address* is the address to listen on, in the notation of the settings.
+    The console must end with status 0, or be killed by the test. *address* is the address to listen on, in the notation
+    of the settings.
     """
     config = directory / f"console-{port}.yaml"
     access = "" if "token_file" in settings else "open_to_this_host: true\n"
@@ -68,6 +69,6 @@ def console(
     finally:
         if process.poll() is None:
             process.terminate()
-        code = process.wait(30)
+        exit_status = process.wait(30)
     assert "Traceback" not in log.read_text(), log.read_text()
-    assert code in (0, -9), log.read_text()
+    assert exit_status in (0, -9), log.read_text()

@@ -28,8 +28,8 @@ POLICY_TEXT = "version: 1\n# of the office\nrules: []\n"
 REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Run the event loop until *condition*, for a minute at most."""
+async def run_until(condition: Callable[[], object]) -> None:
+    """Run the event loop until *condition* is true, for a minute at most."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 -- the condition has no event to wait for
             await asyncio.sleep(0)
@@ -37,9 +37,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 @dataclass
 class World:
-    """State of the simulated throttler: it has *count* connections over ethernet and wifi."""
+    """State of the simulated throttler: *connection_count* connections over ethernet and wifi."""
 
-    count: int = 3
+    connection_count: int = 3
     pid: int = 4711
     capped: bool = True
     dry_run: bool = False
@@ -62,29 +62,28 @@ class World:
     """Whether the first client has a budget of its own that is used up."""
     budget_restart: float | None = None
     """The time at which budgets restart; None for eight days from now."""
-    plain: dict[str, int] = field(default_factory=dict)
+    plain_tcp: dict[str, int] = field(default_factory=dict)
     """Number of plain TCP connections by client."""
-    captures: bool = True
+    is_captured: bool = True
+    """Whether the throttler captures segments on the interface."""
     ledger_error: str | None = None
-    dropped: int = 0
-    """Number of dropped segments."""
+    dropped_segments: int = 0
     dropped_events: int = 0
-    """Number of oldest events that were dropped."""
+    """Number of events that were dropped, oldest first."""
     clock: Callable[[], float] = time.time
-    counted: float | None = None
+    counted_at: float | None = None
     """Time when the bytes were counted; None for the time of the query."""
     queries: list[dict[str, Any]] = field(default_factory=list)
 
     def carry(self, ethernet: int, wifi: int) -> None:
-        """Send bytes over both paths, and receive a tenth of them."""
-        if self.counted is not None:
-            self.counted = self.clock()
+        """Count bytes as sent over the two paths, and a tenth of them as received."""
+        if self.counted_at is not None:
+            self.counted_at = self.clock()
         for path, count in (("ethernet", ethernet), ("wifi", wifi)):
             self.sent[path] += count
             self.received[path] += count // 10
 
     def add_event(self, kind: str, text: str, **fields: Any) -> None:
-        """Add an event."""
         absent = dict.fromkeys(("token", "client", "remote", "local", "path", "rule", "direction"))
         head = {"seq": len(self.events) + 1, "time": self.clock(), "kind": kind}
         self.events.append(absent | {"client": ""} | head | {"text": text} | fields)
@@ -101,12 +100,12 @@ class World:
             "policy": self._policy,
             "what_if": self._what_if,
         }
-        found = answers.get(request.get("query", ""))
-        return head | (found(request) if found else {"error": f"unknown query {request.get('query')!r}"})
+        answer_to = answers.get(request.get("query", ""))
+        return head | (answer_to(request) if answer_to else {"error": f"unknown query {request.get('query')!r}"})
 
     def _summary(self, _: dict[str, Any]) -> dict[str, Any]:
         rule = RULE | {
-            "capped": self.count if self.capped else 0,
+            "capped": self.connection_count if self.capped else 0,
             "landing": 0,
             "rate": self.ceil // 2,
             "lowest_ceil": self.ceil,
@@ -117,15 +116,15 @@ class World:
             "bytes": self.sent["ethernet"],
         }
         return {
-            "connections": self.count,
+            "connections": self.connection_count,
             "tunnels": [{"tunnel": "home", "path": "0", "bytes_sent": 7, "bytes_received": 5}],
-            "subflows": {"active": 2 * self.count, "pending": 0},
-            "clients": max(1, self.count // 2),
+            "subflows": {"active": 2 * self.connection_count, "pending": 0},
+            "clients": max(1, self.connection_count // 2),
             "paths": [
                 {
                     "path": path,
                     "interface": "wan0",
-                    "subflows": self.count,
+                    "subflows": self.connection_count,
                     "bytes_sent": self.sent[path],
                     "bytes_received": self.received[path],
                 }
@@ -137,7 +136,7 @@ class World:
             "classes": [],
             "class_counts": {"down": int(self.capped), "up": 0},
             "started": self.clock() - 3600,
-            "counted": self.clock() if self.counted is None else self.counted,
+            "counted": self.clock() if self.counted_at is None else self.counted_at,
             "budget_totals": [
                 {
                     "name": "month",
@@ -157,7 +156,12 @@ class World:
             "guard": {"relaxed": 0, "interventions": 2},
             "counters": {
                 "tracker": {"disagreements": 0, "joins_refused": 0, "overflows": 0},
-                "observers": {"segments_dropped": self.dropped, "kernel_events_lost": 0, "resyncs": 2, "reopened": 0},
+                "observers": {
+                    "segments_dropped": self.dropped_segments,
+                    "kernel_events_lost": 0,
+                    "resyncs": 2,
+                    "reopened": 0,
+                },
                 "reconciler": {"failures": 0, "repairs": 1},
                 "upload_reconciler": None,
             },
@@ -169,7 +173,7 @@ class World:
             },
             "reloads": {"accepted": 1, "refused": 0, "last_refused": None, "settings": []},
             "ledger_error": self.ledger_error,
-            "captures": {"wan0": self.captures},
+            "captures": {"wan0": self.is_captured},
             "bpf": {"pacing": True, "counting": True},
             "policy": {
                 "file": "/etc/mptcp-throttler/policy.yaml",
@@ -240,7 +244,7 @@ class World:
     def _connections(self, request: dict[str, Any]) -> dict[str, Any]:
         numbers = [
             number
-            for number in range(self.count)
+            for number in range(self.connection_count)
             if request.get("client") in (None, f"10.77.1.{2 + number % 250}")
             and request.get("token") in (None, f"{0x4F037D87 + number:08x}")
             and request.get("path") in (None, "ethernet", "wifi")
@@ -254,7 +258,7 @@ class World:
 
     def _clients(self, request: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, dict[str, Any]] = {}
-        for number in range(self.count):
+        for number in range(self.connection_count):
             connection = self.connection(number)
             client = found.setdefault(
                 connection["client"],
@@ -274,12 +278,12 @@ class World:
         sort = request.get("sort", "rate")
         key = {"client": lambda each: each["client"], "bytes": lambda each: -each["bytes_sent"]}
         clients.sort(key=key.get(sort, lambda each: -each["rate_sent"]))
-        plain = sorted(self.plain.items(), key=lambda each: -each[1])
+        plain = sorted(self.plain_tcp.items(), key=lambda each: -each[1])
         return {
             "total": len(clients),
             "clients": clients[: request.get("limit", 50)],
             "plain_tcp": {
-                "connections": sum(self.plain.values()),
+                "connections": sum(self.plain_tcp.values()),
                 "total": len(plain),
                 "clients": [{"client": client, "connections": number} for client, number in plain],
             },
@@ -388,9 +392,9 @@ class World:
             "changes": changes,
             "changed": 2,
             "stay_capped": [unchanged_subflow],
-            "stay_capped_count": self.count,
-            "capped_now": 0 if self.dry_run else self.count,
-            "capped_then": 2 * self.count,
+            "stay_capped_count": self.connection_count,
+            "capped_now": 0 if self.dry_run else self.connection_count,
+            "capped_then": 2 * self.connection_count,
             "dry_run_now": self.dry_run,
             "dry_run_then": False,
         }
@@ -411,7 +415,7 @@ class FakeThrottler:
         self.path = path
         self.world = world
         self.hangs = False
-        self.raw: bytes | None = None
+        self.raw_answer: bytes | None = None
         """Bytes that are sent instead of an answer."""
         self._keeps_socket = False
         self._stop = threading.Event()
@@ -469,4 +473,4 @@ class FakeThrottler:
             if not chunk:
                 return
             line += chunk
-        client.sendall(self.raw or json.dumps(self.world.answer(json.loads(line))).encode())
+        client.sendall(self.raw_answer or json.dumps(self.world.answer(json.loads(line))).encode())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Checks a dashboard against Grafana's own types: the Foundation SDK is generated from Grafana's schemas.
 
-The SDK ignores unknown keys and accepts any values. Therefore compare the document with the document that the SDK
-writes after reading it, and each value with its declared type.
+The SDK ignores unknown keys and accepts any values. Therefore ``faults`` compares the document with the
+document that the SDK writes after reading it, and each value with its declared type.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def update_tables(page: str) -> str:
 def table(prefix: str) -> str:
     """Return the table of the metrics whose names begin with *prefix*, or of the ``alerts``."""
     if prefix == "alerts":
-        return "\n".join(["| alert | severity | meaning |", "|---|---|---|", *map(_alert, alerts())]) + "\n"
+        return "\n".join(["| alert | severity | meaning |", "|---|---|---|", *map(_alert_row, alerts())]) + "\n"
     rows = [
         f"| `{_series(each)}` | {each.documentation} |" for each in exported_metrics() if each.name.startswith(prefix)
     ]
@@ -42,7 +42,7 @@ def _series(metric: Metric) -> str:
     return name(metric) + (f"{{{','.join(shown_labels)}}}" if shown_labels else "")
 
 
-def _alert(rule: dict[str, Any]) -> str:
+def _alert_row(rule: dict[str, Any]) -> str:
     text = rule["annotations"]["summary"].removeprefix("{{ $labels.instance }}: ")
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: found[1].upper(), text)
     text = re.sub(r"\{\{ \$value \| (\w+) \}\}", lambda found: _UNITS.get(found[1], "N"), text)

@@ -57,8 +57,8 @@ def with_bool_comparisons(expression: str) -> str:
     return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
 
 
-def expressions_using(name: str) -> set[str]:
-    """Return the places of the dashboard's expressions that use variable *name*."""
+def places_using(name: str) -> set[str]:
+    """Return the places of those dashboard expressions that use the variable *name*."""
     return {
         f"{panel['title']}, {target['refId']}"
         for panel in panels()

@@ -32,8 +32,8 @@ def squid_page_texts() -> dict[str, str]:
     return {page: (ANSWERS / f"squid-{page}.txt").read_text() for page in ("counters", "info", "refresh")}
 
 
-def by_kid(parts: Mapping[int, str]) -> str:
-    """Return a page to which several processes of a Squid have contributed one part each."""
+def page_with_parts(parts: Mapping[int, str]) -> str:
+    """Return a page of several Squid processes (kids): one part of each, by its number."""
     return "".join(f"by kid{number} {{\n{text}}} by kid{number}\n\n" for number, text in parts.items())
 
 
@@ -69,7 +69,7 @@ def exposition(metrics: Iterable[Metric]) -> str:
 
 
 def samples(text: str) -> Samples:
-    """Return all samples of a text of metrics. No sample may be in it twice."""
+    """Return all samples in the metrics *text*. No sample may be in it twice."""
     found: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

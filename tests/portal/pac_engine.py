@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Evaluates a proxy.pac by pacparser (Debian's libpacparser1): Netscape's functions on a JavaScript engine."""
+"""Evaluates a proxy.pac with pacparser (Debian's libpacparser1): a JavaScript engine with Netscape's functions."""
 
 from __future__ import annotations
 

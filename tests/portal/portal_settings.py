@@ -13,7 +13,7 @@ onboarding:
 
 
 def onboarding(*lines: str, base: str = ONBOARDING) -> Onboarding:
-    """Return the settings of *base* with the lines of *lines* below ``onboarding``."""
+    """Return the onboarding settings of *base*, with *lines* added below ``onboarding``."""
     found = load_settings(base + "".join(f"  {line}\n" for line in lines), "portal.yaml").onboarding
     assert found is not None
     return found

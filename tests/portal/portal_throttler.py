@@ -11,13 +11,13 @@ Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def answers_for(
-    known: Mapping[str, Mapping[str, Any]], volumes: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({})
+    clients: Mapping[str, Mapping[str, Any]], volumes: Mapping[str, Sequence[Mapping[str, Any]]] = MappingProxyType({})
 ) -> Answer:
-    """Return a function that answers ``client`` requests from *known*, and ``budgets`` requests from *volumes*.
+    """Return a function that answers ``client`` requests from *clients*, and ``budgets`` requests from *volumes*.
 
-    *known*: by endpoint, the answer for its owner. *volumes*: budgets by address. The answer to a request with a
-    ``token`` is the entry with this token, the answer to any other request the entry of its endpoint. An entry with
-    ``local`` is only for that local end.
+    *clients*: answers by endpoint, which is a client's address and port. *volumes*: budgets by address. A request with
+    a ``token`` gets the answer with this token; any other request gets the answer of its endpoint. An answer with
+    ``local`` is only for connections with that local end.
     """
 
     def answer(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -25,14 +25,14 @@ def answers_for(
         if request["query"] == "client":
             plain: Mapping[str, Any] = {"multipath": False, "since": None, "subflows": [], "budgets": []}
             if "token" in request:
-                found = next((each for each in known.values() if each.get("token") == request["token"]), plain)
+                found = next((each for each in clients.values() if each.get("token") == request["token"]), plain)
             else:
-                found = known.get(request["endpoint"], plain)
+                found = clients.get(request["endpoint"], plain)
             found = found if found.get("local") in (None, request["local"]) else plain
             return head | {"since": -100.0, "time_zone": "UTC"} | dict(found)
         if request["query"] == "budgets":
             return head | {"budgets": list(volumes.get(request["client"], ()))}
-        return {"schema": 2, "error": "the fake knows no such request"}
+        return {"schema": 2, "error": "the fake throttler does not support this request"}
 
     return answer
 

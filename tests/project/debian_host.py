@@ -3,7 +3,7 @@
 
 The script runs unchanged, except that system directories are replaced by directories of the test. The programs that
 install and enable (apt-get, systemctl, update-rc.d, dpkg-query) are small stubs that change these directories as the
-real programs change the system's.
+real programs change the system directories.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class Host:
         (root / TIMERS[0]).symlink_to("/lib/mine")
         (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
         for name, text in PROGRAMS.items():
-            self.program(root / "bin" / name, text)
+            self.write_program(root / "bin" / name, text)
         (root / "bin/python3").symlink_to("python3.11")
-        self.program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
+        self.write_program(root / "checkout/.venv/bin/mptcp-bench", 'echo "$@" >"$ROOT/ran"')
         script = RUN.read_text()
         for real, replacement in DIRECTORIES.items():
             # Without the replacement the test would change this machine.
@@ -130,7 +130,7 @@ class Host:
         (checkout / "tunnel/mptcp_tunnel/resequencer/build").write_text("")
         (checkout / "bench").mkdir()
         (checkout / "bench/pyproject.toml").write_text("")
-        self.program(checkout / "run", script, shebang="")
+        self.write_program(checkout / "run", script, shebang="")
         self.stamp(checkout)
 
     def stamp(self, checkout: Path) -> None:
@@ -140,7 +140,7 @@ class Host:
         (checkout / ".venv" / f"stamp-{stamp}").touch()
 
     @staticmethod
-    def program(path: Path, text: str, shebang: str = "#!/bin/sh\n") -> None:
+    def write_program(path: Path, text: str, shebang: str = "#!/bin/sh\n") -> None:
         path.write_text(f"{shebang}{text}\n" if shebang else text)
         path.chmod(0o755)
 
@@ -179,6 +179,7 @@ class Host:
         return (self.root / "log").read_text().splitlines() if self.has("log") else []
 
     def assert_unchanged(self, *, disabled: bool = True) -> None:
+        """*disabled*: whether ``run`` had to disable services that the installation enabled."""
         assert not self.has("sbin/policy-rc.d")
         assert not self.has("state")
         assert not any(self.has(name) for name in ENABLED_BY_PACKAGES)

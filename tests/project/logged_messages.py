@@ -192,8 +192,8 @@ def _logged_texts(source: Source) -> Iterator[ast.expr]:
     """Yield the text argument of each call that logs a warning or an error."""
     for call in source.calls:
         callee, arguments = _callee(call), call.args
-        owner, _, name = callee.rpartition(".")
-        if owner == "log" and name in LEVELS:
+        receiver, _, name = callee.rpartition(".")
+        if receiver == "log" and name in LEVELS:
             yield arguments[0]
         elif callee in {"log.log", "syslog.syslog"} and _is_warning(source, arguments[0]):
             yield arguments[1]

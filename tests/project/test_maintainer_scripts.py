@@ -25,24 +25,24 @@ class Host:
         for name in ("bin", "run/systemd/system", "usr/lib/mptcp-steering-proxy/bin"):
             (root / name).mkdir(parents=True)
         for name in ("deb-systemd-invoke", "deb-systemd-helper", "systemctl"):
-            self.program(f"bin/{name}", f'echo "{name} $*" >>"$ROOT/log"')
-        self.program("usr/lib/mptcp-steering-proxy/bin/python3", ":")
+            self.write_program(f"bin/{name}", f'echo "{name} $*" >>"$ROOT/log"')
+        self.write_program("usr/lib/mptcp-steering-proxy/bin/python3", ":")
         # dpkg installs Squid together with the package and configures it later; until then it has no state.
-        self.squid("", "")
+        self.report_squid("", "")
 
-    def squid(self, state: str, conffiles: str) -> None:
+    def report_squid(self, state: str, conffiles: str) -> None:
         """Let dpkg-query(1) report this state and these conffiles of Squid."""
         script = f"case $* in *Status*) echo '{state}' ;; *squid-openssl) ;; *) echo '{conffiles}' ;; esac"
-        self.program("bin/dpkg-query", script)
+        self.write_program("bin/dpkg-query", script)
 
-    def shipped_squid_conf(self) -> str:
+    def write_squid_conf(self) -> str:
         """Write squid.conf as in Debian's package; return the conffile line that dpkg then has."""
         file = self.root / "etc/squid/squid.conf"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("http_port 3128\n")
         return f" {file} {hashlib.md5(file.read_bytes()).hexdigest()}"
 
-    def program(self, name: str, text: str) -> None:
+    def write_program(self, name: str, text: str) -> None:
         (self.root / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.root / name).chmod(0o755)
 
@@ -89,7 +89,7 @@ REINSTALLED_VERSIONS = ("0.1.0+deb12", "0.1.0+deb12")
 def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[str, ...]) -> None:
     """Defect: after "apt autoremove --purge" and a new installation Squid kept the port, and the proxy failed."""
     host.run("preinst", "install", *versions)
-    host.squid("installed 5.7", host.shipped_squid_conf())
+    host.report_squid("installed 5.7", host.write_squid_conf())
     output = host.run("postinst", "configure", *versions[:1])
     assert "squid.service, which came as a dependency, is stopped and disabled" in output
     # Defect: the installation waited half a minute for clients of a Squid that had none.
@@ -103,9 +103,9 @@ def test_configured_squid_keeps_running_with_a_message(host: Host) -> None:
     """Defect: if a tool had written squid.conf before Squid was installed, the script gave no message, and the proxy
     failed."""
     host.run("preinst", "install")
-    conffiles = host.shipped_squid_conf()
+    conffiles = host.write_squid_conf()
     (host.root / "etc/squid/squid.conf").write_text("http_port 3128\n# ours\n")
-    host.squid("installed 5.7", conffiles)
+    host.report_squid("installed 5.7", conffiles)
     output = host.run("postinst", "configure", "")
     assert "the squid.service of this host is not changed" in output
     # Defect: the message named only the port in squid.conf, so that the throttler did not watch the new port.
@@ -117,7 +117,7 @@ def test_configured_squid_keeps_running_with_a_message(host: Host) -> None:
 
 @pytest.mark.parametrize("state", ["installed 5.7", "config-files 5.7"])
 def test_squid_installed_before_keeps_running(host: Host, state: str) -> None:
-    host.squid(state, host.shipped_squid_conf())
+    host.report_squid(state, host.write_squid_conf())
     host.run("preinst", "install")
     assert "is not changed" in host.run("postinst", "configure", "")
     assert [line for line in host.log if "kill" in line or "stop" in line or "disable" in line] == []

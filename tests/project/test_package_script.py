@@ -57,7 +57,8 @@ def build(sources: Path, *arguments: str | Path, prefix: Sequence[str] = ()) -> 
 
 def test_package_is_written_into_the_given_directory(sources: Path) -> None:
     for target in ("dist", "dist", sources.parent / "new/new"):
-        assert build(sources, *[target][: target != "dist"]).returncode == 0
+        # Without an argument, the directory is dist.
+        assert build(sources, *(() if target == "dist" else (target,))).returncode == 0
         assert [each.name for each in (sources / target).iterdir()] == [PACKAGE]
     assert list((sources.parent / "tmp").iterdir()) == []
 

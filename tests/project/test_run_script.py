@@ -59,7 +59,7 @@ def test_package_of_another_architecture_counts_as_missing(host: Host, package_s
 @pytest.mark.parametrize("command", [("test", "-k", "x"), ("deb", "--test")], ids=" ".join)
 def test_tests_install_git(host: Host, command: tuple[str, ...]) -> None:
     """Defect: without git, as on a machine that unpacked the project from an archive, the tests failed."""
-    host.program(host.root / "checkout/.venv/bin/pytest", "exit 0")
+    host.write_program(host.root / "checkout/.venv/bin/pytest", "exit 0")
     assert host.wait_for_end(host.start(*command))[0] == 0
     assert "git" in (host.root / "requested").read_text().split()
 
@@ -154,7 +154,7 @@ def test_policy_rc_d_of_a_killed_run_is_removed(host: Host) -> None:
 
 def test_policy_rc_d_of_the_operator_stays(host: Host) -> None:
     guard = host.root / "sbin/policy-rc.d"
-    Host.program(guard, "exit 101")
+    Host.write_program(guard, "exit 101")
     before = guard.read_text()
     code, _, errors = host.wait_for_end(host.start("demo"))
     assert code == 0, errors
@@ -165,12 +165,14 @@ def test_policy_rc_d_of_the_operator_stays(host: Host) -> None:
 
 def test_links_are_removed_if_the_disabling_tools_fail(host: Host) -> None:
     for name in ("systemctl", "update-rc.d"):
-        Host.program(host.root / "bin" / name, "exit 1")
+        Host.write_program(host.root / "bin" / name, "exit 1")
     assert host.wait_for_end(host.start("demo"))[0] == 0
     host.assert_unchanged(disabled=False)
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(("--help",), 0), ((), 2), (("nothing",), 2)])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("--help",), 0), ((), 2), (("nothing",), 2)], ids=["help", "no-command", "unknown"]
+)
 def test_usage_lists_the_commands_and_changes_nothing(host: Host, arguments: tuple[str, ...], code: int) -> None:
     status, output, errors = host.wait_for_end(host.start(*arguments))
     assert status == code
@@ -183,22 +185,22 @@ def test_usage_lists_the_commands_and_changes_nothing(host: Host, arguments: tup
 
 
 def test_run_without_root_is_refused(host: Host) -> None:
-    Host.program(host.root / "bin/id", "echo 1000")
+    Host.write_program(host.root / "bin/id", "echo 1000")
     code, _, errors = host.wait_for_end(host.start("test"))
     assert (code, errors) == (1, "run: root is needed (namespaces, packet capture): sudo ./run test\n")
     assert not host.has("installed")
 
 
 def test_path_includes_the_administrators_programs(host: Host) -> None:
-    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'echo "$PATH" >"$ROOT/ran"')
+    Host.write_program(host.root / "checkout/.venv/bin/mptcp-bench", 'echo "$PATH" >"$ROOT/ran"')
     assert host.wait_for_end(host.start("demo"))[0] == 0
     assert (host.root / "ran").read_text().strip().endswith(":/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def test_deb_needs_root_only_to_install_build_tools(host: Host) -> None:
-    Host.program(host.root / "bin/id", "echo 1000")
+    Host.write_program(host.root / "bin/id", "echo 1000")
     (host.root / "checkout/debian").mkdir()
-    Host.program(host.root / "checkout/debian/package", 'echo built >"$ROOT/ran"', shebang="")
+    Host.write_program(host.root / "checkout/debian/package", 'echo built >"$ROOT/ran"', shebang="")
     code, _, errors = host.wait_for_end(host.start("deb"))
     assert code == 1
     assert errors.startswith("run: root is needed (to install build-essential debhelper")
@@ -225,7 +227,7 @@ def test_commands_ignore_working_directory_and_environment(tmp_path: Path, lines
     for name in ("re", "json", "sitecustomize"):
         (trap / f"{name}.py").write_text("print('caught')\n")
     (commands / "python3").symlink_to(shutil.which("python3") or "")
-    Host.program(
+    Host.write_program(
         commands / "mptcp-command",
         "import re, json, sys\nprint('isolated' if sys.flags.isolated else 'not', *sys.argv[1:])",
         shebang=lines.format(python=commands / "python3"),
@@ -271,7 +273,7 @@ def test_run_isolates_commands_before_it_starts_one() -> None:
 
 
 def test_started_command_gets_no_python_variables(host: Host) -> None:
-    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", 'env | grep ^PYTHON >"$ROOT/ran" || true')
+    Host.write_program(host.root / "checkout/.venv/bin/mptcp-bench", 'env | grep ^PYTHON >"$ROOT/ran" || true')
     subprocess.run(
         ["sh", "checkout/run", "demo"],
         cwd=host.root,

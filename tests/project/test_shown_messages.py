@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that messages on pages are those that the commands print."""
+"""Tests for messages that pages quote: their prefix, and the line numbers of configuration files in them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_each_line_of_a_bench_message_has_the_prefix() -> None:
 
 
 def test_line_numbers_of_the_configuration_on_pages_are_right() -> None:
-    """Defect: a line had moved to another number."""
+    """Defect: a page quoted the former number of a line of squid.conf."""
     quoted = [found for page in PAGES for found in re.findall(r"`(conf/[\w./-]+):(\d+): ([^:`]+): ", page.read_text())]
     assert ("conf/squid.conf", "request_entities on") in {(file, text) for file, _, text in quoted}
     for file, number, text in quoted:

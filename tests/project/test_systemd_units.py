@@ -85,7 +85,7 @@ def test_unit_waits_for_network_addresses(unit: Path) -> None:
 
 
 def test_units_of_relay_and_proxy_are_identical_except_for_names() -> None:
-    """The two units are identical except for names, so that each improvement of one applies to the other."""
+    """Each improvement of one unit must also be made in the other."""
     hardening = {
         unit: [line for line in unit.read_text().split("[Service]")[1].splitlines() if line and line[0] not in "#E"]
         for unit in (PROXY, RELAY)
@@ -107,9 +107,9 @@ def test_check_warns_of_files_that_the_unit_cannot_open(
         *("BindPaths", "ReadWritePaths", "RuntimeDirectory"),
     }
     # If the unit gets another setting that hides paths or makes them read-only, sandbox.py must support it first.
-    known = "|".join(PROPERTIES)
+    supported = "|".join(PROPERTIES)
     others = re.findall(
-        rf"^(?!(?:{known})=)(\w*(?:Paths|Directory|Directories|FileSystem|Images?))=", unit.read_text(), re.M
+        rf"^(?!(?:{supported})=)(\w*(?:Paths|Directory|Directories|FileSystem|Images?))=", unit.read_text(), re.M
     )
     assert others == []
     monkeypatch.setattr(sandbox, "properties_of_unit", lambda name, _: properties if name == role.unit else {})
@@ -165,7 +165,7 @@ def test_console_is_unprivileged_and_may_only_query_the_throttler() -> None:
     assert values(CONSOLE, "AmbientCapabilities") == []
     assert re.findall(r"^(?:ReadWritePaths|\w+Directory)=.*", CONSOLE.read_text(), re.MULTILINE) == [
         "StateDirectory=mptcp-console"
-    ], "the console writes only the volumes of paths"
+    ], "the console may write more than the volumes of paths"
     # Only root can write the token. If that fails, the console reports it.
     assert values(CONSOLE, "ExecStartPre") == ["-+/opt/mptcp-steering-proxy/bin/mptcp-console make-token"]
 

@@ -8,22 +8,22 @@ import re
 from logged_messages import HOLE, PACKAGES, REPOSITORY, messages
 
 PAGE = (REPOSITORY / "docs/troubleshooting.md").read_text()
-MAX_ROWS = 14
+MAX_MESSAGES_PER_TEXT = 14
 """Maximum number of messages that one text on the page may cover."""
 
 
 def patterns() -> dict[str, re.Pattern[str]]:
     """Return the page's messages: code font in the first column of tables, and in the list of operations."""
     section = PAGE.partition("\n## Messages in the journal\n")[2]
-    operations, _, rest = section.partition("\n| reason |")
-    cells = [operations, *(line.split("|")[1] for line in rest.splitlines() if line.startswith("| "))]
+    operations, _, tables = section.partition("\n| reason |")
+    cells = [operations, *(line.split("|")[1] for line in tables.splitlines() if line.startswith("| "))]
     texts = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell)]
     return {text: re.compile(".*".join(map(re.escape, text.split(HOLE))), re.DOTALL) for text in texts if text != HOLE}
 
 
 def test_messages_of_each_daemon_are_collected() -> None:
     assert {place.partition("/")[0] for place in messages().values()} == set(PACKAGES)
-    known = messages()
+    collected = messages()
     for text in (
         "… segments were dropped by the capture buffer",  # from a format string
         "Squid does not listen on port …; the reason is in …",  # from another method
@@ -32,15 +32,15 @@ def test_messages_of_each_daemon_are_collected() -> None:
         "…: …; the previous names stay in use",  # from a callback
         "not a regular file; remove it",  # from an exception
     ):
-        assert text in known
+        assert text in collected
 
 
 def test_each_warning_and_error_is_on_the_page() -> None:
-    known = patterns().values()
-    missing = {text: place for text, place in messages().items() if not any(each.match(text) for each in known)}
+    documented = patterns().values()
+    missing = {text: place for text, place in messages().items() if not any(each.match(text) for each in documented)}
     assert missing == {}
 
 
 def test_each_text_on_the_page_covers_few_existing_messages() -> None:
     found = {text: sum(1 for each in messages() if pattern.match(each)) for text, pattern in patterns().items()}
-    assert {text: count for text, count in found.items() if not 0 < count <= MAX_ROWS} == {}
+    assert {text: count for text, count in found.items() if not 0 < count <= MAX_MESSAGES_PER_TEXT} == {}

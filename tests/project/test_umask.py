@@ -35,14 +35,14 @@ def current_umask() -> int:
 def test_run_sets_its_umask(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.touch("installed")
-    Host.program(host.root / "checkout/.venv/bin/mptcp-bench", WRITE_UMASK)
+    Host.write_program(host.root / "checkout/.venv/bin/mptcp-bench", WRITE_UMASK)
     assert host.wait_for_end(host.start("demo"))[::2] == (0, "")
     assert (host.root / "umask").read_text() == "0022\n"
 
 
 def test_build_of_squid_sets_its_umask(tmp_path: Path) -> None:
     for name, text in (("id", "echo 0"), ("mmdebstrap", f"{WRITE_UMASK}; exit 1")):
-        Host.program(tmp_path / name, text)
+        Host.write_program(tmp_path / name, text)
     subprocess.run(
         [REPOSITORY / "proxy/squid/build", "bookworm", tmp_path / "dist"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "ROOT": str(tmp_path), "TMPDIR": str(tmp_path)},

@@ -143,9 +143,9 @@ function recordUrls(context) {
 
 test("parameters are sent also by browsers that lack URLSearchParams.size", async context => {
   // Defect: Safari before 17 and Firefox before 112 lack this property, so the page dropped all parameters.
-  const known = Object.getOwnPropertyDescriptor(URLSearchParams.prototype, "size");
+  const sizeProperty = Object.getOwnPropertyDescriptor(URLSearchParams.prototype, "size");
   delete URLSearchParams.prototype.size;
-  context.after(() => known && Object.defineProperty(URLSearchParams.prototype, "size", known));
+  context.after(() => sizeProperty && Object.defineProperty(URLSearchParams.prototype, "size", sizeProperty));
   const urls = recordUrls(context);
   await get("events", {token: "a b&c", client: "", limit: 300});
   await get("events", {client: ""});

@@ -174,7 +174,7 @@ test("paths and caps that are not drawn are counted, and current caps come first
   assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["current", "old-00"]);
 });
 
-test("the axis includes near caps, but no far ones", () => {
+test("the axis includes caps near the rates, but none far above them", () => {
   const line = {key: "a", path: "a", values: [1e6, null, 2e6]};
   const cap = {key: "c", rule: "r", path: "a", latest: null, values: [5e6]};
   assert.equal(axisMaximum([line], []), 2e6 * 1.08);

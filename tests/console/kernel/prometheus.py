@@ -59,10 +59,10 @@ class Prometheus:
             name="prometheus",
         )
         prometheus = cls(node)
-        wait_until(prometheus.ready, "Prometheus answers", timeout=TIMEOUT, process=program)
+        wait_until(prometheus.is_ready, "Prometheus answers", timeout=TIMEOUT, process=program)
         return prometheus
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             return b"Ready" in http_get(self.node, f"http://127.0.0.1:{PORT}/-/ready")
         except OSError:

@@ -181,7 +181,7 @@ def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
     """Defect: if an interface was not captured, the page still said that everything is live."""
     site.open("live")
     assert not site.browser.find("#faults").is_displayed()
-    site.world.captures, site.world.ledger_error = False, "ledger l: disk full"
+    site.world.is_captured, site.world.ledger_error = False, "ledger l: disk full"
     try:
         site.browser.until_text("#faults", "Nothing is captured on wan0, which is down or missing")
         site.browser.until_text("#faults", "Budget usage cannot be saved to disk (ledger l: disk full)")
@@ -193,10 +193,10 @@ def test_page_shows_faults_of_a_throttler_that_answers(site: Site) -> None:
         site.browser.until_text("#health", "Captures onnot on wan0")
         site.browser.until_text("#health", "no: ledger l: disk full")
     finally:
-        site.world.captures, site.world.ledger_error = True, None
+        site.world.is_captured, site.world.ledger_error = True, None
     site.browser.until(lambda: not site.browser.find("#faults").is_displayed(), "no fault is shown")
     site.browser.until_text("#health", "Captures onwan0")
-    site.world.dropped += 5
+    site.world.dropped_segments += 5
     site.browser.until_text("#faults", "5 segments lost by the capture")
 
 
@@ -223,8 +223,8 @@ def test_screen_reader_announces_an_error_once(site: Site) -> None:
 
 
 @contextmanager
-def viewers(site: Site, count: int) -> Iterator[None]:
-    """Open *count* further streams."""
+def open_streams(site: Site, count: int) -> Iterator[None]:
+    """Keep *count* streams of the live page open, as *count* viewers would."""
     with ExitStack() as stack:
         for _ in range(count):
             opener = build_opener(ProxyHandler({}))
@@ -237,7 +237,7 @@ def test_page_above_the_viewer_limit_reports_it_and_retries(site: Site) -> None:
     site.browser.open("about:blank")
     no_viewers = {"watching": 0, "most": MAX_WATCHERS}
     site.browser.until(lambda: site.console.get("/api/viewers") == no_viewers, "no browser watches")
-    with viewers(site, MAX_WATCHERS):
+    with open_streams(site, MAX_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")
         site.browser.run(RECORD_TEXTS, "#trouble")

@@ -88,7 +88,7 @@ class Site:
     console: Console
     browser: Browser
     config: Path
-    plain: list[str]
+    plain_download: list[str]
     """Command that downloads over plain TCP."""
 
     def get(self, path: str) -> Any:
@@ -119,14 +119,14 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     # privileges.
     namespace = ["ip", "netns", "exec", proxy.namespace]
     as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={STATUS_GROUP}", "--no-new-privs"]
-    plain = ["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")]
-    argv = mptcp_command(plain)
+    plain_download = ["curl", "-s", "-o", "/dev/null", "-x", squid.url(), origin.url("large")]
+    argv = mptcp_command(plain_download)
     with (
         testbed["client"].running(argv, name="download"),
         console(testbed.directory, throttler.socket, prefix=[*namespace, *as_nobody, "--bounding-set=-all"]) as running,
         browser(testbed.directory, namespace, proxy.entered) as chromium,
     ):
-        site = Site(testbed, policy, throttler, running, chromium, config, plain)
+        site = Site(testbed, policy, throttler, running, chromium, config, plain_download)
         chromium.open(running.url)
         chromium.until_text("#legend", "wifi", timeout=300)
         yield site
@@ -270,7 +270,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
     assert client["bytes_sent"] > MIN_PROGRESS_BYTES
-    with site.testbed["client"].running(site.plain, name="plain"):
+    with site.testbed["client"].running(site.plain_download, name="plain"):
         wait_until(lambda: counts() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
         assert plain == {"client": client["client"], "connections": 1}

@@ -53,7 +53,7 @@ class Site:
 
 
 def add_traffic(world: World, stop: threading.Event) -> None:
-    """Add about 5 Mbit/s over ethernet and 27 Mbit/s over wifi every half second, so that the graph shows traffic."""
+    """Every half second, count the bytes of about 5 Mbit/s over ethernet and 27 Mbit/s over wifi, for the graph."""
     step = 0
     while not stop.wait(0.5):
         step += 1
@@ -65,7 +65,7 @@ def add_traffic(world: World, stop: threading.Event) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
     directory = tmp_path_factory.mktemp("console")
-    world = World(counted=time.time(), over_budget=True, plain={"10.77.1.9": 2})
+    world = World(counted_at=time.time(), over_budget=True, plain_tcp={"10.77.1.9": 2})
     (directory / "names").write_text("10.77.1.3 laptop\n")
     stop = threading.Event()
     carrier = threading.Thread(target=add_traffic, args=(world, stop), daemon=True)
@@ -282,7 +282,7 @@ def test_filter_without_a_match_is_reported_and_can_be_cleared(site: Site) -> No
 
 
 def test_pages_without_traffic_do_not_mention_a_filter(site: Site) -> None:
-    site.world.count = 0
+    site.world.connection_count = 0
     try:
         for page in ("live", "connections", "clients"):
             site.browser.open(f"{site.console.url}/#{page}")
@@ -295,14 +295,14 @@ def test_pages_without_traffic_do_not_mention_a_filter(site: Site) -> None:
                 site.browser.until_text("#tiles", "Connections0")
             save_screenshot(site, f"{page}-empty-desktop-light")
     finally:
-        site.world.count = 3
+        site.world.connection_count = 3
 
 
 def test_page_of_a_closed_connection_shows_its_last_state(site: Site) -> None:
     last = f"{int(TOKEN, 16) + 2:08x}"
     site.browser.open(f"{site.console.url}/#connection/{last}")
     site.browser.until_text("#explained", "spare-ethernet")
-    site.world.count = 2
+    site.world.connection_count = 2
     try:
         site.browser.until_text("#connection-message", "Its last known state")
         assert "spare-ethernet" in site.browser.text("#explained")
@@ -311,7 +311,7 @@ def test_page_of_a_closed_connection_shows_its_last_state(site: Site) -> None:
         site.browser.until_text("#connection-message", "There is no such connection now")
         assert site.browser.text("#explained") == ""
     finally:
-        site.world.count = 3
+        site.world.connection_count = 3
 
 
 def test_budget_restart_time_is_in_the_policys_time_zone(site: Site) -> None:
@@ -474,7 +474,7 @@ def test_page_reports_a_hung_console_and_recovers(site: Site) -> None:
 
 
 def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
-    site.world.count = 10_000
+    site.world.connection_count = 10_000
     try:
         start = time.monotonic()
         site.open("connections")
@@ -498,7 +498,7 @@ def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
             f"10,000 connections: table in {seconds:.1f} s, layout {drawing:.1f} ms, console {int(memory) // 1024} MB"
         )
     finally:
-        site.world.count = 3
+        site.world.connection_count = 3
 
 
 def test_console_with_a_token_requires_login(site: Site) -> None:

@@ -61,14 +61,14 @@ class Site:
             time.strftime("%H:%M:%S", time.localtime(moment)),
         )
 
-    def choose(self, seconds: int) -> None:
+    def choose_range(self, seconds: int) -> None:
         self.browser.run(f"document.querySelector('[name=range][value=\"{seconds}\"]').click()")
 
-    def bound(self, name: str) -> float:
+    def graph_value(self, name: str) -> float:
         return float(self.browser.find("#graph").get_attribute(f"aria-value{name}") or 0)
 
 
-def carry(world: World, stop: threading.Event) -> None:
+def add_traffic(world: World, stop: threading.Event) -> None:
     while not stop.wait(0.5):
         world.carry(300_000, 1_500_000)
 
@@ -77,8 +77,8 @@ def carry(world: World, stop: threading.Event) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
     stop = threading.Event()
-    with console_in_browser(tmp_path_factory.mktemp("console"), World(counted=time.time())) as parts:
-        threading.Thread(target=carry, args=(parts.world, stop), daemon=True).start()
+    with console_in_browser(tmp_path_factory.mktemp("console"), World(counted_at=time.time())) as parts:
+        threading.Thread(target=add_traffic, args=(parts.world, stop), daemon=True).start()
         yield Site(parts.world, parts.console, parts.browser)
         stop.set()
 
@@ -87,7 +87,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
     """Defect: the table was rebuilt each second, so that a user could neither select text nor continue to read."""
     site.open()
-    site.choose(3600)
+    site.choose_range(3600)
     site.browser.find("#as-table summary").click()
     first = "document.querySelector('#graph-table tbody tr')"
     site.browser.until(lambda: site.browser.run(f"return {first} !== null"), "a row is shown")
@@ -101,7 +101,7 @@ def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
 def test_hour_view_takes_current_values_from_the_stream(site: Site) -> None:
     """Defect: the current values came from the history, which the page requested only every ten seconds."""
     site.open()
-    site.choose(3600)
+    site.choose_range(3600)
     site.browser.until_text("#legend", "cap 5 Mbit/s")
     site.browser.run(REFUSE_REQUESTS, "history")
     try:
@@ -207,7 +207,7 @@ def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
     script = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
     try:
         site.open()
-        site.browser.until(lambda: site.bound("min") <= since + 1, "all stored data are shown")
+        site.browser.until(lambda: site.graph_value("min") <= since + 1, "all stored data are shown")
         event_time = time.time() - 2
         site.world.add_event("guard", "caps relaxed with a fast clock", time=event_time)
         site.go_to(event_time)
@@ -222,8 +222,8 @@ def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> N
     This is the last test, because it sets the throttler's clock forward.
     """
     site.open()
-    site.choose(120)
-    site.browser.until(lambda: site.bound("max") - site.bound("min") > 3, "some seconds have values")
+    site.choose_range(120)
+    site.browser.until(lambda: site.graph_value("max") - site.graph_value("min") > 3, "some seconds have values")
     graph = site.browser.find("#graph")
 
     def is_time_selected() -> bool:
@@ -234,15 +234,15 @@ def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> N
     site.browser.until(is_time_selected, "a time is selected")
 
     def has_rates() -> bool:
-        """Select the second before if rates are missing: the console may have missed seconds on a busy machine."""
+        """Select the previous second if rates are missing: on a busy machine, the console may have missed seconds."""
         if "Mbit/s" not in site.browser.text("#moment tbody"):
             graph.send_keys(Keys.ARROW_LEFT)
         return "Mbit/s" in site.browser.text("#moment tbody")
 
-    site.browser.until(has_rates, "a time with known rates")
-    selected = site.bound("now")
+    site.browser.until(has_rates, "a time with known rates is selected")
+    selected = site.graph_value("now")
     site.world.clock = lambda: time.time() + 180
-    site.browser.until(lambda: site.bound("min") > selected, "the time has left the graph")
+    site.browser.until(lambda: site.graph_value("min") > selected, "the time has left the graph")
     site.browser.until_text("#moment tbody", "Mbit/s")
     assert "No data for" not in site.browser.text("#moment tbody")
-    assert site.bound("now") == selected
+    assert site.graph_value("now") == selected

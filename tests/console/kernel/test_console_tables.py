@@ -36,6 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
         (f"connection/{TOKEN}", "document.querySelector('#explained').textContent.includes('capped at 5 Mbit/s')"),
         ("policy", "document.querySelector('#rules tbody td:nth-child(6)')?.textContent === '3'"),
     ],
+    ids=["connections", "connection", "policy"],
 )
 def test_page_updates_caps_when_the_stream_reports_a_change(
     site: tuple[World, Console, Browser], page: str, is_capped: str

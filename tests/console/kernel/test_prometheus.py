@@ -18,7 +18,7 @@ from monitoring import (
     METRIC,
     alert_expressions,
     alerts,
-    expressions_using,
+    places_using,
     shown_expressions,
     variables,
     with_bool_comparisons,
@@ -184,7 +184,7 @@ def test_dashboard_variables_list_the_existing_values(site: MonitoredSite) -> No
     ],
 )
 def test_panels_show_only_the_chosen_rules_and_paths(site: MonitoredSite, rules: list[str], paths: list[str]) -> None:
-    """``.*`` also matches series without the label. Therefore test each variable also with a chosen value."""
+    """For all values, a variable is ``.*``, which also matches series without the label; a chosen value does not."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
     prometheus, expressions = site.prometheus, shown_expressions(chosen)
     wait_until(lambda: not prometheus.without_values(expressions), "every expression has a value", timeout=TIMEOUT)
@@ -200,7 +200,7 @@ def test_panels_show_only_the_chosen_rules_and_paths(site: MonitoredSite, rules:
 @pytest.mark.parametrize("name", ["instance", "rule", "path"])
 def test_panels_are_empty_for_a_value_that_does_not_exist(site: MonitoredSite, name: str) -> None:
     expressions = shown_expressions({name: ["no-such"]})
-    places = expressions_using(name)
+    places = places_using(name)
     assert places
     assert set(site.prometheus.without_values({place: expressions[place] for place in places})) == places
 
@@ -212,7 +212,11 @@ def test_prometheus_evaluates_the_alerts_without_errors(site: MonitoredSite) -> 
             rule["name"]: f"{rule['health']} {rule.get('lastError', '')}" for group in groups for rule in group["rules"]
         }
 
-    wait_until(lambda: all(not text.startswith("unknown") for text in states().values()), "evaluated", timeout=TIMEOUT)
+    wait_until(
+        lambda: all(not text.startswith("unknown") for text in states().values()),
+        "all alerts are evaluated",
+        timeout=TIMEOUT,
+    )
     assert states() == {rule["alert"]: "ok " for rule in alerts()}
 
 

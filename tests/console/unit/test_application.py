@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_throttler import POLICY_TEXT, FakeThrottler, World, until
+from fake_throttler import POLICY_TEXT, FakeThrottler, World, run_until
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
@@ -142,6 +142,7 @@ def answer_of(site: Site, path: str, headers: list[tuple[bytes, bytes]]) -> tupl
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
+    ids=["another-host", "null-origin", "another-port", "cross-site", "same-site"],
 )
 def test_request_from_another_site_is_refused(client: TestClient, headers: dict[str, str]) -> None:
     assert client.post("/api/what_if", json={"policy": "rules: []"}, headers=headers).status_code == 403
@@ -214,6 +215,7 @@ def test_cookie_is_secure_if_the_console_serves_https(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "status"),
     [(b"", 303), (b"\xff\xfe", 303), (b"token", 303), (b"token=" + b"a" * 5000, 400), (b"&" * 100, 303)],
+    ids=["empty", "binary", "no-value", "too-long", "many-fields"],
 )
 def test_malformed_login_form_gives_no_access(site_with_token: Site, body: bytes, status: int) -> None:
     with site_with_token.client() as client:
@@ -223,7 +225,7 @@ def test_malformed_login_form_gives_no_access(site_with_token: Site, body: bytes
 
 
 def test_connections_are_requested_in_parts(site: Site, client: TestClient) -> None:
-    site.world.count = 10_000
+    site.world.connection_count = 10_000
     answer = client.get("/api/connections", params={"sort": "bytes", "limit": 20, "offset": 40, "path": "wifi"})
     document = answer.json()
     assert (document["total"], len(document["connections"])) == (10_000, 20)
@@ -299,7 +301,7 @@ def test_malformed_what_if_request_does_not_reach_the_throttler(site: Site, clie
 
 
 def test_error_of_the_throttler_is_passed_on(site: Site, client: TestClient) -> None:
-    site.throttler.raw = json.dumps({"schema": 2, "error": "no such client"}).encode()
+    site.throttler.raw_answer = json.dumps({"schema": 2, "error": "no such client"}).encode()
     answer = client.get("/api/connections")
     assert (answer.status_code, answer.json()) == (422, {"error": "no such client"})
 
@@ -331,7 +333,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
     with site.client() as client:
         # At its start, the watch queries first the summary, then the events.
         closed_events = EventFilter(kind="closed")
-        client.portal.call(until, lambda: site.watch.event_log.newest(closed_events, 1)[0])  # type: ignore[union-attr]
+        client.portal.call(run_until, lambda: site.watch.event_log.newest(closed_events, 1)[0])  # type: ignore[union-attr]
         before = len(site.world.queries)
         assert [each["kind"] for each in client.get("/api/events").json()["events"]][-2:] == ["applied", "closed"]
         (event,) = client.get("/api/events", params={"token": "4f037d87"}).json()["events"]
@@ -348,7 +350,7 @@ def test_history_events_and_policy_come_from_memory(site: Site) -> None:
         )
 
 
-def test_summary_keeps_an_account_of_each_budget() -> None:
+def test_policy_page_keeps_an_account_of_each_budget() -> None:
     accounts = [{"name": "crowded", "client": f"10.1.0.{number}"} for number in range(MAX_BUDGETS + 5)]
     calm = {"name": "calm", "client": "10.2.0.1"}
     found = policy_page({"rules": [], "budgets": [*accounts, calm]})["budgets"]
@@ -379,10 +381,10 @@ def test_stream_sends_events_and_ends_when_the_browser_disconnects(site: Site) -
         async with asyncio.timeout(60):
             await site.watch.poll()
             stream = asyncio.ensure_future(site.app(scope, receive, send))
-            await until(lambda: len(sent) == 3)
+            await run_until(lambda: len(sent) == 3)
             assert site.watch.watchers == 1
             await site.watch.poll()
-            await until(lambda: len(sent) == 4)
+            await run_until(lambda: len(sent) == 4)
             disconnected.set()
             await stream
         assert site.watch.watchers == 0
@@ -404,7 +406,7 @@ def test_head_request_for_the_stream_does_not_count_as_a_viewer(site: Site, clie
 
 
 def test_clients_request_is_passed_to_the_throttler(site: Site, client: TestClient) -> None:
-    site.world.over_budget, site.world.plain = True, {"10.77.1.9": 2}
+    site.world.over_budget, site.world.plain_tcp = True, {"10.77.1.9": 2}
     answer = client.get("/api/clients?sort=budget&limit=2").json()
     assert (answer["total"], len(answer["clients"]), answer["plain_tcp"]["connections"]) == (3, 2, 2)
     queries = [each for each in site.world.queries if each["query"] == "clients"]
@@ -414,7 +416,7 @@ def test_clients_request_is_passed_to_the_throttler(site: Site, client: TestClie
 
 
 def test_last_known_policy_is_marked_as_not_current(site: Site, client: TestClient) -> None:
-    client.portal.call(until, lambda: site.watch.summary)  # type: ignore[union-attr]
+    client.portal.call(run_until, lambda: site.watch.summary)  # type: ignore[union-attr]
     assert client.get("/api/policy").json()["is_current"] is True
     site.throttler.stop()
     client.portal.call(site.watch.poll)  # type: ignore[union-attr]

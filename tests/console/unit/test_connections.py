@@ -84,7 +84,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Server:
-    """A server without a network."""
+    """A server without a network. If it has a *gate*, it completes its answers only after this event is set."""
 
     def __init__(self, gate: asyncio.Event | None = None, **bounds: Any) -> None:
         self.clock = Clock()

@@ -54,13 +54,13 @@ def change_csp(old: str, new: str) -> Callable[[Patch], None]:
     return lambda patch: patch.setitem(protection.HEADERS, CSP, protection.POLICY.replace(old, new))
 
 
-def return_always(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
-    """Let a function always return *value*."""
-    return lambda patch: patch.setattr(owner, name, lambda *_, **__: value)
+def return_always(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
+    """Let the function *name* of *target* always return *value*."""
+    return lambda patch: patch.setattr(target, name, lambda *_, **__: value)
 
 
-def set_to(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
-    return lambda patch: patch.setattr(owner, name, value)
+def set_to(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(target, name, value)
 
 
 def cookie_without(word: str) -> Callable[[Patch], None]:
@@ -284,8 +284,8 @@ MUTANTS = {
 }  # fmt: skip
 
 
-async def until_by_iterations(done: Callable[[], bool]) -> None:
-    """Wait like the tests' own ``until``, but for a number of iterations of the event loop instead of seconds."""
+async def run_until_by_iterations(done: Callable[[], bool]) -> None:
+    """Wait like the tests' own ``run_until``, but for a number of iterations of the event loop instead of seconds."""
     for _ in range(5000):
         if done():
             return
@@ -340,7 +340,7 @@ def test_test_fails_on_the_mutant(
 ) -> None:
     mutant = MUTANTS[name]
     for module in (test_application, test_watch):
-        monkeypatch.setattr(module, "until", until_by_iterations)
+        monkeypatch.setattr(module, "run_until", run_until_by_iterations)
     mutant.apply(monkeypatch)
     with pytest.raises((Exception, pytest.fail.Exception)):
         mutant.test(**fixtures(mutant.test), **mutant.parameters_of_test)

@@ -136,7 +136,7 @@ def test_unwritable_token_is_reported_in_one_line(tmp_path: Path, capsys: pytest
     assert "none/token: cannot be written: No such file or directory" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641])
+@pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641], ids=oct)
 def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     found = problems(write_settings(tmp_path, "token_file: token\n", TOKEN, mode))
     assert f"token has mode {mode:04o}" in found

@@ -123,15 +123,15 @@ def test_newest_checks_events_in_batches_until_enough_match(monkeypatch: pytest.
 
 def record_searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that records how many events each search step compares."""
-    counts: list[int] = []
+    sizes: list[int] = []
     real = EventFilter.matching
 
     def matching(event_filter: EventFilter, events: list[event_log.LoggedEvent]) -> list[event_log.LoggedEvent]:
-        counts.append(len(events))
+        sizes.append(len(events))
         return real(event_filter, events)
 
     monkeypatch.setattr(EventFilter, "matching", matching)
-    return counts
+    return sizes
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -207,15 +207,20 @@ FILTERS = {
 @pytest.mark.parametrize("name", FILTERS)
 def test_events_are_filtered_by_each_field(name: str) -> None:
     log = EventLog()
-    matching_events = {
+    matching_fields = {
         "time": NOW + 1 if name == "first" else NOW - 1,
         "token": "00000001",
         "client": "10.0.0.1",
         "rule": "a",
     }
-    wrong = {"time": NOW - 1 if name == "first" else NOW + 1, "token": "00000002", "client": "10.0.0.2", "rule": "b"}
-    log.add(event(kind="applied", text="right", **matching_events))  # type: ignore[arg-type]
-    log.add(event(kind="lifted", text="wrong", **wrong))  # type: ignore[arg-type]
+    other_fields = {
+        "time": NOW - 1 if name == "first" else NOW + 1,
+        "token": "00000002",
+        "client": "10.0.0.2",
+        "rule": "b",
+    }
+    log.add(event(kind="applied", text="right", **matching_fields))  # type: ignore[arg-type]
+    log.add(event(kind="lifted", text="wrong", **other_fields))  # type: ignore[arg-type]
     assert texts(log, FILTERS[name]) == ["right"]
 
 
@@ -241,6 +246,7 @@ def test_newest_events_report_that_there_are_more() -> None:
         {"time": -1.0, "text": ""},
         {"time": float("inf"), "text": ""},
     ],
+    ids=["empty", "time-as-text", "no-text", "text-none", "time-nan", "time-negative", "time-infinite"],
 )
 def test_malformed_event_is_not_kept(malformed: dict[str, Any]) -> None:
     log = EventLog()

@@ -31,7 +31,7 @@ POLICY = "version: 1\nrules: []\n"
     ids=lambda request: str(request["query"]),
 )
 def test_answers_match_the_models_of_the_protocol(request_: dict[str, object], capped: bool, dry_run: bool) -> None:
-    world = World(capped=capped, dry_run=dry_run, over_budget=True, plain={"10.77.1.9": 2})
+    world = World(capped=capped, dry_run=dry_run, over_budget=True, plain_tcp={"10.77.1.9": 2})
     world.add_event("applied", "a cap", token="4f037d87", client="10.77.1.2", rule="spare-ethernet")
     answer = world.answer(request_)
     TypeAdapter(ANSWERS[str(request_["query"])]).validate_json(json.dumps(answer))

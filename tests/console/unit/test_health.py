@@ -21,11 +21,12 @@ def summary(time: float = NOW, pid: int = 1, **more: Any) -> dict[str, Any]:
     return World(pid=pid, clock=lambda: time).answer({"query": "summary"}) | more
 
 
-def counters(dropped: int = 0, lost: int = 0, refused: int = 0, up: int | None = None) -> dict[str, Any]:
+def counters(segments: int = 0, events: int = 0, changes: int = 0, uploads: int | None = None) -> dict[str, Any]:
+    """Return the counters of lost segments and events, and of refused changes: caps on downloads, and on uploads."""
     return {
-        "observers": {"segments_dropped": dropped, "kernel_events_lost": lost},
-        "reconciler": {"failures": refused},
-        "upload_reconciler": None if up is None else {"failures": up},
+        "observers": {"segments_dropped": segments, "kernel_events_lost": events},
+        "reconciler": {"failures": changes},
+        "upload_reconciler": None if uploads is None else {"failures": uploads},
     }
 
 
@@ -46,21 +47,22 @@ def test_lasting_fault_is_reported_until_it_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "expected"),
+    ("losses", "expected"),
     [
-        ({"dropped": 1}, "1 segment lost by the capture within a minute"),
-        ({"lost": 2}, "Path manager events lost, 2 times within a minute"),
-        ({"refused": 3}, "3 changes refused by the kernel within a minute"),
-        ({"refused": 1, "up": 2}, "3 changes refused by the kernel"),
+        ({"segments": 1}, "1 segment lost by the capture within a minute"),
+        ({"events": 2}, "Path manager events lost, 2 times within a minute"),
+        ({"changes": 3}, "3 changes refused by the kernel within a minute"),
+        ({"changes": 1, "uploads": 2}, "3 changes refused by the kernel"),
     ],
+    ids=["segments", "events", "changes", "changes-in-both-directions"],
 )
-def test_loss_is_reported_for_a_minute(lost: dict[str, int], expected: str) -> None:
+def test_loss_is_reported_for_a_minute(losses: dict[str, int], expected: str) -> None:
     health = Health()
     assert health.update(summary(counters=counters())) == []
     for second in (1.0, 30.0, RECENT_SECONDS):
-        (text,) = health.update(summary(NOW + second, counters=counters(**lost)))
+        (text,) = health.update(summary(NOW + second, counters=counters(**losses)))
         assert text.startswith(expected)
-    assert health.update(summary(NOW + RECENT_SECONDS + 2, counters=counters(**lost))) == []
+    assert health.update(summary(NOW + RECENT_SECONDS + 2, counters=counters(**losses))) == []
 
 
 def test_losses_before_the_first_summary_are_not_reported() -> None:

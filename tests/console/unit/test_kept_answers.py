@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_throttler import until
+from fake_throttler import run_until
 from starlette.testclient import TestClient
 from test_application import Site
 
@@ -31,7 +31,7 @@ def test_events_near_a_time_come_with_counts(site: Site) -> None:
         site.world.add_event("applied" if number % 2 else "lifted", str(number), time=start + number)
     site.now = start + 100
     with site.client() as client:
-        client.portal.call(until, lambda: site.watch.event_log.serial >= 40)  # type: ignore[union-attr]
+        client.portal.call(run_until, lambda: site.watch.event_log.serial >= 40)  # type: ignore[union-attr]
         span = {"from": start + 5, "to": start + 35}
         answer = client.get("/api/events", params=span | {"near": start + 20, "limit": 3}).json()
         assert [each["text"] for each in answer["events"]] == ["19", "20", "21"]
@@ -48,7 +48,7 @@ def test_events_near_a_time_come_with_counts(site: Site) -> None:
 def test_history_span_is_measured_by_the_consoles_clock(site: Site) -> None:
     """Defect: a browser whose clock was an hour fast got no history."""
     with site.client() as client:
-        client.portal.call(until, lambda: site.watch.tracks.now is not None)  # type: ignore[union-attr]
+        client.portal.call(run_until, lambda: site.watch.tracks.now is not None)  # type: ignore[union-attr]
         site.now = site.world.clock()
         found = client.get("/api/history", params={"span": 60}).json()
         assert site.now - 60 <= found["first"] + found["length"] <= site.now + 1

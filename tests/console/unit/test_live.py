@@ -103,7 +103,7 @@ def test_reused_snapshot_leaves_newer_events_for_the_next(site: Site) -> None:
 
 def test_snapshot_stays_small_with_many_connections_and_rules(site: Site) -> None:
     async def watch() -> str:
-        site.world.count = 10_000
+        site.world.connection_count = 10_000
         summary = site.world.answer({"query": "summary"})
         summary["rules"] = [summary["rules"][0] | {"rule": f"rule-{number}"} for number in range(255)]
         summary["policy"]["rules"] = [each["rule"] for each in summary["rules"]]

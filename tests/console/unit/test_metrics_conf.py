@@ -110,8 +110,8 @@ def test_dashboard_matches_grafanas_types() -> None:
     assert faults(dashboard()) == []
 
 
-def changed_dashboard(panel: int, path: str, value: Any) -> dict[str, Any]:
-    """Return the dashboard with another value at *path* of a panel: keys and indexes, separated by dots."""
+def dashboard_with(panel: int, path: str, value: Any) -> dict[str, Any]:
+    """Return the dashboard with *value* at *path* (keys and indexes, separated by dots) of the panel number *panel*."""
     document = dashboard()
     found = document["panels"][panel]
     *parents, last = (int(word) if word.isdigit() else word for word in path.split("."))
@@ -138,7 +138,7 @@ def changed_dashboard(panel: int, path: str, value: Any) -> dict[str, Any]:
 )
 def test_check_finds_a_value_that_grafana_does_not_know(path: str, value: Any, expected: str) -> None:
     number = next(index for index, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
-    assert any(expected in fault for fault in faults(changed_dashboard(number, path, value)))
+    assert any(expected in fault for fault in faults(dashboard_with(number, path, value)))
 
 
 def test_dashboard_uses_exactly_its_variables() -> None:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scrapes import (
     Samples,
-    by_kid,
     exposition,
     kernel_answer,
     library_answer,
+    page_with_parts,
     sample_key,
     samples,
     squid_answer,
@@ -234,17 +234,17 @@ def test_squid_counters_are_per_process_and_gauges_are_shared() -> None:
     for name, labels in found:
         if name.startswith("squid") and name not in ("squid_up", "squid_build_info"):
             by_name.setdefault(name, set()).add(labels)
-    each = {(("process", number),) for number in ("1", "2", "10")}
-    assert {name.endswith("_total"): labels for name, labels in by_name.items()} == {True: each, False: {()}}
+    one_per_process = {(("process", number),) for number in ("1", "2", "10")}
+    assert {name.endswith("_total"): labels for name, labels in by_name.items()} == {True: one_per_process, False: {()}}
 
 
 @pytest.mark.parametrize(
     ("page", "processes"),
     [
         (squid_page_texts()["refresh"], []),
-        (by_kid(dict.fromkeys((2, 1, 11), squid_page_texts()["refresh"])), [1, 2, 11]),
+        (page_with_parts(dict.fromkeys((2, 1, 11), squid_page_texts()["refresh"])), [1, 2, 11]),
         # Only the first line of a part is its head, not text within it.
-        (by_kid({3: "  by kid4 {\nby kid5 { 1\n"}), [3]),
+        (page_with_parts({3: "  by kid4 {\nby kid5 { 1\n"}), [3]),
         ("", []),
     ],
 )
@@ -328,6 +328,7 @@ def test_number_of_samples_is_bounded_by_the_policy(
     found = samples(exposition(families(summary, None, None)))  # this fails if a sample occurs twice
     values = [value for _, labels in found for _, value in labels]
     assert not {each["client"] for each in budgets} & set(values)
+    # Metrics, times rules, paths and directions. Other metrics begin with "cap" and "path_", too: two samples at most.
     for prefix, maximum in (("cap", 9 * 3 * 4 * 2), ("path_", 3 * 4), ("budget", 4 * 2)):
         assert sum(name.startswith(f"mptcp_throttler_{prefix}") for name, _ in found) <= maximum + 2
 

@@ -23,13 +23,13 @@ def test_tables_list_all_metrics_and_alerts() -> None:
 
 
 def test_each_metric_in_the_page_is_exported() -> None:
-    known = {sample for sample, _ in samples(exposition(exported_metrics()))} | {
+    exported = {sample for sample, _ in samples(exposition(exported_metrics()))} | {
         name(metric) for metric in exported_metrics()
     }
-    assert set(METRIC.findall(PAGE.read_text())) - {"mptcp_throttler", "mptcp_ext"} <= known
+    assert set(METRIC.findall(PAGE.read_text())) - {"mptcp_throttler", "mptcp_ext"} <= exported
 
 
 def test_counters_and_alerts_in_other_pages_exist() -> None:
-    known = {name(metric) for metric in exported_metrics()} | {rule["alert"] for rule in alerts()}
+    exported = {name(metric) for metric in exported_metrics()} | {rule["alert"] for rule in alerts()}
     for page in PAGE.parent.glob("*.md"):
-        assert set(NAME_PATTERN.findall(page.read_text())) <= known, page.name
+        assert set(NAME_PATTERN.findall(page.read_text())) <= exported, page.name

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from scrapes import ANSWERS, Samples, by_kid, sample_key, samples, squid_page_texts, summary_answer
+from scrapes import ANSWERS, Samples, page_with_parts, sample_key, samples, squid_page_texts, summary_answer
 
 from mptcp_common import library_counters
 from mptcp_console.metrics import Scraper, Sources, asgi, cache_manager
@@ -51,7 +51,7 @@ class Site:
     port: int = 0
     """Port of the fake Squid."""
 
-    async def throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_throttler(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.queries.append(json.loads(await reader.readline()))
         self.throttler_queried.set()
         if self.throttler_hangs:
@@ -59,7 +59,7 @@ class Site:
         writer.write(json.dumps(self.summary).encode())
         writer.close()
 
-    async def squid(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_squid(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while request := await reader.readline():
             while (await reader.readline()).strip():
                 pass
@@ -76,7 +76,7 @@ class Site:
         writer.close()
 
     def page(self, path: str) -> str | None:
-        """Return a page as Squid 5.7 has it: of all processes, or of the requested ones. None is Squid's 404."""
+        """Return a page as Squid 5.7 has it: of all processes, or of the requested ones. None: Squid's 404."""
         name, _, query = path.partition("?")
         text = squid_page_texts()[name]
         if not self.processes:
@@ -88,7 +88,7 @@ class Site:
         if not chosen:
             return None
         if name == "refresh":
-            return by_kid(dict.fromkeys(chosen, text))
+            return page_with_parts(dict.fromkeys(chosen, text))
         return re.sub(r"(client_http.requests) = \d+", rf"\1 = {sum(chosen.values())}", text)
 
     async def scrape(self) -> Samples:
@@ -115,8 +115,8 @@ class Site:
 @asynccontextmanager
 async def site(directory: Path) -> AsyncIterator[Site]:
     test_site = Site(directory)
-    throttler = await asyncio.start_unix_server(test_site.throttler, directory / "status.sock")
-    squid = await asyncio.start_server(test_site.squid, "127.0.0.1", 0)
+    throttler = await asyncio.start_unix_server(test_site.serve_throttler, directory / "status.sock")
+    squid = await asyncio.start_server(test_site.serve_squid, "127.0.0.1", 0)
     test_site.port = squid.sockets[0].getsockname()[1]
     address = f"http://127.0.0.1:{test_site.port}"
     counted = {"mptcpproxy": directory / "counters", "mptcprelay": directory / "none"}
@@ -219,12 +219,14 @@ def test_reading_of_squid_pages_stops_at_the_time_limit(tmp_path: Path, monkeypa
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(read_pages, f"http://127.0.0.1:{site.port}", 3)
 
+    run_at_site(tmp_path, test)
+
 
 def test_ended_squid_process_does_not_hide_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(site: Site) -> None:
         site.processes = {1: 7, 2: 9}
-        shown = site.page
-        monkeypatch.setattr(site, "page", lambda path: None if "processes=2" in path else shown(path))
+        real_page = site.page
+        monkeypatch.setattr(site, "page", lambda path: None if "processes=2" in path else real_page(path))
         found = await site.scrape()
         assert found[SQUID_UP] == 1
         assert [labels for name, labels in found if name == "squid_client_requests_total"] == [(("process", "1"),)]
@@ -339,7 +341,7 @@ def test_malformed_throttler_answer_leaves_squids_metrics(tmp_path: Path, capsys
     assert printed[2:] == ["mptcp-console: metrics: throttler answers again"]
 
 
-def test_problem_is_logged_at_its_begin_and_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_is_logged_at_its_start_and_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def test(site: Site) -> None:
         for status in ("200 OK", "403 Forbidden", "403 Forbidden", "200 OK", "200 OK"):
             site.squid_status = status

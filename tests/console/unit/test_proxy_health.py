@@ -37,7 +37,7 @@ def test_answer_sums_squids_processes_and_adds_the_kernels_figures(monkeypatch: 
 
     monkeypatch.setattr(proxy, "read_pages", pages)
     found = proxy_answer(Sources(Path("s"), "http://127.0.0.1:1", ANSWERS / "netstat.txt"), times=3)
-    assert addresses == ["http://127.0.0.1:1"], "an answer is reused for some seconds"
+    assert addresses == ["http://127.0.0.1:1"], "Squid was queried more than once within some seconds"
     squid = found["squid"]
     assert (squid["problem"], squid["version"], squid["started"]) == (None, "5.7", 1_795_372_304.0)
     assert (squid["requests"], squid["errors"], squid["tunnels"]) == (10, 2, 2)
@@ -46,8 +46,8 @@ def test_answer_sums_squids_processes_and_adds_the_kernels_figures(monkeypatch: 
 
 
 def test_answer_has_the_reason_why_squids_figures_are_missing(tmp_path: Path) -> None:
-    with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))  # the socket does not listen
-        found = proxy_answer(Sources(Path("s"), f"http://127.0.0.1:{port.getsockname()[1]}", tmp_path / "none"))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # the socket does not listen
+        found = proxy_answer(Sources(Path("s"), f"http://127.0.0.1:{silent.getsockname()[1]}", tmp_path / "none"))
     assert found["squid"]["problem"] == "Connection refused"
     assert found["mptcp"] is None

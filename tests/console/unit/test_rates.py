@@ -38,7 +38,7 @@ def summary(world: World) -> dict[str, Any]:
 
 
 def columns_after(world: World, clock: Clock, *seconds: float) -> dict[str, Any]:
-    """Return the columns after summaries at these intervals in *seconds*, with 5 and 30 Mbit/s in between."""
+    """Return the columns after summaries *seconds* apart, with 5 Mbit/s over ethernet and 30 Mbit/s over wifi."""
     tracks, meter = Tracks(), RateMeter()
     record(tracks, meter, summary(world))
     for pause in seconds:
@@ -87,10 +87,10 @@ def test_removed_path_disappears_after_its_last_traffic(world: World, clock: Clo
     """Defect: the path stayed on the page with 0 bit/s for as long as the throttler ran."""
     tracks, meter, ethernet_in_use = Tracks(), RateMeter(), True
 
-    def paths_after_a_second(carried: int, *names: str) -> set[str | None]:
+    def paths_after_a_second(bytes_over_ethernet: int, *names: str) -> set[str | None]:
         """Return the paths in the overview a second later, with the policy's paths *names*."""
         clock.now += 1
-        world.carry(carried, 0)
+        world.carry(bytes_over_ethernet, 0)
         found = summary(world)
         found["policy"]["paths_in_words"] = [{"path": each, "conditions": []} for each in names]
         for each in found["paths"]:
@@ -100,15 +100,21 @@ def test_removed_path_disappears_after_its_last_traffic(world: World, clock: Clo
 
     paths_after_a_second(0, "ethernet", "wifi")
     assert paths_after_a_second(0, "ethernet", "wifi") == {"ethernet", "wifi"}
-    assert paths_after_a_second(0, "wifi") == {"ethernet", "wifi"}, "subflows that began on ethernet still exist"
+    assert paths_after_a_second(0, "wifi") == {"ethernet", "wifi"}, (
+        "ethernet disappeared, although its subflows still exist"
+    )
     ethernet_in_use = False
-    assert paths_after_a_second(1000, "wifi") == {"ethernet", "wifi"}, "the last bytes of these subflows still count"
+    assert paths_after_a_second(1000, "wifi") == {"ethernet", "wifi"}, (
+        "ethernet disappeared before the last bytes of its subflows were shown"
+    )
     assert paths_after_a_second(0, "wifi") == {"wifi"}
     assert paths_after_a_second(0, "wifi", "ethernet") == {"ethernet", "wifi"}
     assert rates(columns(tracks, START + 2, int(clock.now), 1), "ethernet") == [0, 0, 8000, None, 0]
 
 
-@pytest.mark.parametrize(("names", "shown"), [([], True), (["wifi"], False), (None, True)])
+@pytest.mark.parametrize(
+    ("names", "shown"), [([], True), (["wifi"], False), (None, True)], ids=["no-paths", "wifi", "older-throttler"]
+)
 def test_rate_without_a_path_is_shown_if_in_use_or_if_there_are_no_paths(names: list[str] | None, shown: bool) -> None:
     policy = {} if names is None else {"paths_in_words": [{"path": each} for each in names]}
     totals = {"path": None, "subflows": 0}

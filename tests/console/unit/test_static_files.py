@@ -89,7 +89,7 @@ def test_ids_are_unique_and_labels_have_their_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", [STATIC / "vendor/uplot", Path(__file__).parents[1] / "vendor/axe-core"], ids=lambda f: f.name
+    "folder", [STATIC / "vendor/uplot", Path(__file__).parents[1] / "vendor/axe-core"], ids=lambda folder: folder.name
 )
 def test_library_is_unmodified_and_has_its_licence(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text().splitlines()

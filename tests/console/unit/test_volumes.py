@@ -28,6 +28,7 @@ def summary(time: float, started: float, sent: int, pid: int = 1) -> dict[str, A
 
 
 def volumes_of(found: dict[str, Any]) -> tuple[float, int, float, int]:
+    """Return since when today's bytes are counted, and their number; then both for the month."""
     sent = [sum(each["down"] for each in found[name]["paths"]) for name in ("day", "month")]
     return found["day"]["since"], sent[0], found["month"]["since"], sent[1]
 
@@ -50,7 +51,7 @@ def test_days_begin_in_the_policys_zone_and_restarts_lose_no_bytes() -> None:
     restarted = time_of(2026, 11, 1, 1)
     assert volumes_of(volumes.update(summary(restarted + 5, restarted, 40, pid=2)))[1::2] == (340, 340)
     assert volumes_of(volumes.update(summary(restarted + 6, restarted, 30, pid=2)))[1::2] == (340, 340), (
-        "a smaller count adds no bytes"
+        "a count that decreased added bytes"
     )
     volumes.update(summary(time_of(2026, 11, 1, 23, 59, 45), restarted, 30, pid=2))
     assert volumes_of(volumes.update(summary(time_of(2026, 11, 2, 0, 1), restarted, 130, pid=2)))[1::2] == (100, 440)
@@ -111,7 +112,7 @@ def test_volume_starts_later_if_console_and_throttler_were_down() -> None:
     assert (since, day) == (later, 1_005)
     restarted = Volumes(volumes.serialize())
     assert volumes_of(restarted.update(summary(later + 10_000, later + 9_000, 40, pid=2)))[1] == 1_045, (
-        "another throttler with the same process ID"
+        "the bytes of a throttler with a reused process ID were not added"
     )
 
 

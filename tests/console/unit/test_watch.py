@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from fake_throttler import World, until
+from fake_throttler import World, run_until
 from watched_site import SOCKET, START, Site, queries, run
 
 from mptcp_console.live import snapshot
@@ -90,10 +90,10 @@ def test_throttler_is_queried_each_second_only_with_viewers(site: Site) -> None:
 
     async def run_watch() -> None:
         running = asyncio.create_task(site.watch.run())
-        await until(lambda: len(site.pauses) >= 3)
+        await run_until(lambda: len(site.pauses) >= 3)
         with site.watch.watching(), site.watch.watching(), site.watch.watching():
             unwatched, site.pauses = site.pauses, []
-            await until(lambda: len(site.pauses) >= 3)
+            await run_until(lambda: len(site.pauses) >= 3)
         assert all(rest + site.answer_seconds == pytest.approx(UNWATCHED_SECONDS) for rest in unwatched)
         assert site.pauses[-1] + site.answer_seconds == pytest.approx(WATCHED_SECONDS)
         assert WATCHED_SECONDS <= 1
@@ -107,9 +107,9 @@ def test_new_viewer_ends_the_pause(site: Site) -> None:
     async def begin() -> int:
         watch = Watch(site.query, SOCKET)
         running = asyncio.create_task(watch.run())
-        await until(lambda: watch.tick == 1)
+        await run_until(lambda: watch.tick == 1)
         with watch.watching():
-            await until(lambda: watch.tick == 2)
+            await run_until(lambda: watch.tick == 2)
         running.cancel()
         return watch.tick
 

@@ -37,7 +37,9 @@ def portal(site: PortalSite) -> PortalSite:
     return site
 
 
-def connection(site: PortalSite, family: int = 4, node: str = "client", protocol: int = 262) -> Connection:
+def connection(
+    site: PortalSite, family: int = 4, node: str = "client", protocol: int = socket.IPPROTO_MPTCP
+) -> Connection:
     return Connection(site.testbed[node], site.node.service_address(family), protocol)
 
 

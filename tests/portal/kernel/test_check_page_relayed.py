@@ -26,15 +26,19 @@ def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[
     testbed = make_testbed(RELAY)
     site, relay = PortalSite.create(testbed), testbed["relay"]
     relay.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
-    text, found = re.subn(
+    text, replaced = re.subn(
         r"^#cache_peer .*$", PARENT.format(site.node.service_address()), RELAY_CONFIG.read_text(), flags=re.MULTILINE
     )
-    assert found == 1
+    assert replaced == 1
     start_relay(relay, relay.write("relay.conf", text))
     site.start_portal()
     site.wait_for_all_workers(relay)
     with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as phone:
-        wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
+        wait_until(
+            lambda: phone.get("http://check.mptcp.internal/")[0] == 200,
+            "the check page is reached through relay and proxy",
+            timeout=90,
+        )
         # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is queried.
         answers = [phone.report("MPTCP-Client: 10.77.8.2 3128 10.77.8.2 3128") for _ in range(10)]
         assert {(answer["transport"], answer["throttler"]) for answer in answers} == {("multipath", "absent")}

@@ -31,7 +31,7 @@ OTHER_ADDRESS = "10.77.8.77"
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed(with_second_client(TWO_PATHS, "neighbour"))
-    # Add it before Squid starts, because Squid refuses clients for a moment when it learns of a new address.
+    # Add the address before Squid starts, because Squid refuses clients for a moment when it learns of a new address.
     testbed["proxy"].run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
     site = PortalSite.create(testbed)
     site.start_portal()
@@ -43,7 +43,8 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSit
 def victim(site: PortalSite, port: int) -> Iterator[Connection]:
     """Yield a client with two paths and a cap that its page shows.
 
-    *port*: its source port, outside of the range that the kernel assigns; it stays in use for a while after the test.
+    *port*: the client's source port, outside of the range that the kernel assigns. The port stays in use for a while
+    after the test.
     """
     source = (FIRST, port)
     with (
@@ -67,7 +68,7 @@ def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, prot
         with victim(site, port), Connection(node, OTHER_ADDRESS, protocol, source) as neighbour:
             answer = neighbour.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
             ends = site.node.run(["ss", "-Htn", "src", OTHER_ADDRESS, "dst", f"{FIRST}:{port}"]).stdout
-            assert ends.count("ESTAB") == 1, "the NAT has given the neighbour the other client's address and port"
+            assert ends.count("ESTAB") == 1, "the NAT has not given the neighbour the other client's address and port"
             assert answer["transport"] == ("tcp" if protocol == socket.IPPROTO_TCP else "multipath")
             assert SECOND not in json.dumps(answer)
             assert not any(each["capped"] for each in answer["subflows"])

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kernel
 ORIGIN = "10.77.9.2"
 DEAD = "10.77.9.66"
 """An address that never answers."""
-ONE_BYTE = "import socket; s = socket.create_server(('', 2001))\nwhile True: s.accept()[0].close()"
+CLOSING_SERVER = "import socket; s = socket.create_server(('', 2001))\nwhile True: s.accept()[0].close()"
 
 
 def error_page(client: Connection, url: str) -> tuple[int, str]:
@@ -35,7 +35,7 @@ def test_squid_shows_the_error_page_of_each_kind(make_testbed: Callable[..., Tes
     require("squid", "gcc")
     testbed = make_testbed()
     proxy = start_proxy(testbed["proxy"])
-    testbed["origin"].popen(["python3", "-c", ONE_BYTE])
+    testbed["origin"].popen(["python3", "-c", CLOSING_SERVER])
     host = testbed["proxy"].service_address()
     cases = {
         f"http://{host}:{PROXY_PORT}/": (403, "refused"),

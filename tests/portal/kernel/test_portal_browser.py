@@ -23,7 +23,7 @@ from mptcp_lab.testbed.services import Origin, start_origin, wait_until
 
 pytestmark = pytest.mark.kernel
 TLS_PORT = 443
-PICTURES = 30
+PICTURE_COUNT = 30
 PICTURE = (
     b"GIF89a\x01\x00\x01\x00\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;"
 )
@@ -54,7 +54,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSit
 @pytest.fixture(scope="module")
 def origin(site: PortalSite) -> Origin:
     origin = start_origin(site.testbed["origin"], {"big": 20_000_000}, ports=(80,), tls_port=TLS_PORT)
-    pictures = "".join(f'<img src="picture.gif?{n}" alt="">' for n in range(PICTURES))
+    pictures = "".join(f'<img src="picture.gif?{n}" alt="">' for n in range(PICTURE_COUNT))
     files = {
         "site.html": SITE.format(pictures=pictures).encode(),
         "style.css": b"h1 { color: rgb(1, 2, 3) }",
@@ -89,7 +89,9 @@ def is_loaded(browser: Remote) -> bool:
     wait_until(lambda: "loaded" in browser.title, "the script has run", timeout=90)
     widths = browser.execute_script("return [...document.images].map(each => each.naturalWidth)")
     colour = browser.execute_script("return getComputedStyle(document.querySelector('h1')).color")
-    return bool((browser.title, widths, colour) == (f"The script loaded {checksum()}", [1] * PICTURES, "rgb(1, 2, 3)"))
+    return bool(
+        (browser.title, widths, colour) == (f"The script loaded {checksum()}", [1] * PICTURE_COUNT, "rgb(1, 2, 3)")
+    )
 
 
 def qr_code_texts(browser: Remote) -> list[str]:
@@ -133,7 +135,7 @@ def wait_for_words(browser: Remote, words: str) -> None:
 
 
 def save_screenshots(browser: Remote, name: str) -> None:
-    """If MPTCP_SCREENSHOTS is set, write screenshots of the page in all sizes and schemes there."""
+    """If MPTCP_SCREENSHOTS names a directory, write screenshots of the page into it, in all sizes and schemes."""
     if not (directory := os.environ.get("MPTCP_SCREENSHOTS")):
         return
     Path(directory).mkdir(parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str)
     def log_is_complete() -> bool:
         """Return whether the log is complete: Squid logs a tunnel only when it is closed."""
         log = access_log(site)
-        return log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
+        return log.count("picture.gif") >= PICTURE_COUNT if scheme == "http" else f"CONNECT {host}:443" in log
 
     wait_until(log_is_complete, "Squid has logged the request")
 
@@ -288,17 +290,17 @@ def report(left: str, throttler: str = "answered", transport: str = "multipath")
     volume: dict[str, object] = {"title": "month", "left": 40, "volume": 100, "low": 10, "getting_low": 25}
     volume["figure"] = f"{left} left"
     path = {"path": "LTE", "address": "10.77.2.2", "share": 100, "details": f"{left} carried, limit 5 Mbit/s"}
-    known = throttler == "answered"
+    has_answered = throttler == "answered"
     return {
         "transport": transport,
         "throttler": throttler,
         "headline": "Multipath TCP with 2 subflows" if transport == "multipath" else "Plain TCP over one path",
         "lines": ["LTE is limited to 5 Mbit/s.", f"month: {left} left."]
-        if known
+        if has_answered
         else ["Too many requests at the moment"],
         "advice": [],
-        "subflows": [path] if known else [],
-        "budgets": [volume] if known else [],
+        "subflows": [path] if has_answered else [],
+        "budgets": [volume] if has_answered else [],
     }
 
 

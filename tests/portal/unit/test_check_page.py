@@ -29,7 +29,7 @@ WITH_PROFILE = "profile: {wifi: Home}"
 SQUID = ("127.0.0.1", 50000)
 OWN_ENDS, OTHER_ENDS = "10.77.1.2 40000 10.77.8.2 3128", "10.77.3.2 40001 10.77.8.2 3128"
 PROXY = "10.77.8.2:3128"
-KNOWN: dict[str, dict[str, Any]] = {
+ANSWERS: dict[str, dict[str, Any]] = {
     "10.77.1.2:40000": {"multipath": True, "subflows": [WIFI, LTE], "budgets": [MONTH]},
     "10.77.3.2:40001": {"multipath": True, "subflows": [WIFI | {"path": "secret"}], "budgets": []},
 }
@@ -56,7 +56,7 @@ def page_client(path: Path, peer: tuple[str, int] = SQUID, look_up: KernelLookup
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with answering(tmp_path / "status.sock", answers_for(KNOWN)):
+    with answering(tmp_path / "status.sock", answers_for(ANSWERS)):
         yield tmp_path / "status.sock"
 
 
@@ -75,9 +75,12 @@ def test_page_shows_the_clients_own_connection(throttler: Path) -> None:
 def test_clients_behind_one_nat_see_only_their_own_connection(tmp_path: Path) -> None:
     """Defect: a client with the same address and port, connected to another proxy address, saw the other client's
     connection."""
-    known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"local": PROXY}}
+    answers_by_end = {"10.77.1.2:40000": ANSWERS["10.77.1.2:40000"] | {"local": PROXY}}
     for look_up in (lambda _: None, lambda ends: KernelView(ends == ends_of(40000), 2)):
-        with answering(tmp_path / "s", answers_for(known)), page_client(tmp_path / "s", look_up=look_up) as client:
+        with (
+            answering(tmp_path / "s", answers_for(answers_by_end)),
+            page_client(tmp_path / "s", look_up=look_up) as client,
+        ):
             for _ in range(2):  # the second request is sent within the second for which an answer is cached
                 assert "LTE" in client.get("/", headers={"MPTCP-Client": OWN_ENDS}).text
                 for proxy in ("10.77.8.3 3128", "10.77.8.2 8080"):
@@ -93,9 +96,9 @@ def test_clients_behind_one_nat_see_only_their_own_connection(tmp_path: Path) ->
 def test_connection_with_reused_ends_gets_no_cached_answer(tmp_path: Path) -> None:
     """The new connection sends a request within the second for which the old connection's answer is cached."""
     views = [KernelView(True, 2, 0xABCD), KernelView(False)]
-    known = {"10.77.1.2:40000": KNOWN["10.77.1.2:40000"] | {"token": "0000abcd"}}
+    answers_by_end = {"10.77.1.2:40000": ANSWERS["10.77.1.2:40000"] | {"token": "0000abcd"}}
     with (
-        answering(tmp_path / "s", answers_for(known)),
+        answering(tmp_path / "s", answers_for(answers_by_end)),
         page_client(tmp_path / "s", look_up=lambda _: views.pop(0)) as client,
     ):
         assert "LTE" in client.get("/", headers={"MPTCP-Client": OWN_ENDS}).text
@@ -138,6 +141,7 @@ def test_request_that_is_not_squids_is_refused(throttler: Path, path: str) -> No
         [("MPTCP_Client", OWN_ENDS)],
         [("X-Forwarded-For", "10.77.1.2")],
     ],
+    ids=["none", "two", "underscore", "forwarded-for"],
 )
 def test_request_without_exactly_one_client_header_is_refused(
     throttler: Path, path: str, headers: list[tuple[str, str]]
@@ -151,6 +155,7 @@ def test_request_without_exactly_one_client_header_is_refused(
 @pytest.mark.parametrize(
     "headers",
     [{"Content-Length": "5"}, {"Content-Length": "00"}, {"Transfer-Encoding": "chunked"}, {"Transfer-Encoding": ""}],
+    ids=["length", "length-00", "chunked", "empty-encoding"],
 )
 def test_request_with_a_body_ends_the_connection(throttler: Path, headers: dict[str, str]) -> None:
     """The connection is Squid's, and the next request on it may be another client's."""
@@ -337,7 +342,6 @@ MARKUP = "<b>x</b>\"'&</script>"
 
 
 def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
-    """This applies to names of paths, rules and budgets."""
     with_markup = {
         "multipath": True,
         "subflows": [WIFI | {"path": MARKUP}, LTE | {"rule": MARKUP}],
@@ -354,12 +358,12 @@ def test_names_from_the_policy_are_escaped(tmp_path: Path) -> None:
 
 
 def test_throttler_finds_a_connection_by_its_token(tmp_path: Path) -> None:
-    known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
+    answers_by_end = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
 
     async def query(token: int | None) -> tuple[ThrottlerOutcome, dict[str, Any]]:
         return await ThrottlerClient(tmp_path / "s", pause=0).client("10.77.1.2:40000", PROXY, token)
 
-    with answering(tmp_path / "s", answers_for(known)):
+    with answering(tmp_path / "s", answers_for(answers_by_end)):
         assert asyncio.run(query(0xABCD))[1]["subflows"] == [LTE]
         assert asyncio.run(query(None))[1]["subflows"] == []
 
@@ -413,13 +417,13 @@ def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: 
 def test_clients_behind_one_nat64_have_their_own_places(tmp_path: Path) -> None:
     """Defect: all clients that a translator maps into 64:ff9b::/96 counted as one client, with one place."""
 
-    async def phones() -> list[ThrottlerOutcome]:
+    async def send_all() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
         requests = (throttler_client.client(f"[64:ff9b::192.0.2.{n}]:1", PROXY, None) for n in range(1, MAX_PAGES + 1))
         return [status for status, _ in await asyncio.gather(*requests)]
 
     with answering(tmp_path / "s", answers_for({})):
-        assert set(asyncio.run(phones())) == {ThrottlerOutcome.ANSWERED}
+        assert set(asyncio.run(send_all())) == {ThrottlerOutcome.ANSWERED}
 
 
 def test_page_requests_do_not_wait_for_captive_portal_requests(tmp_path: Path) -> None:
@@ -435,12 +439,12 @@ def test_page_requests_do_not_wait_for_captive_portal_requests(tmp_path: Path) -
             throttler_client.client("10.77.1.2:40000", PROXY, 0xABCD), throttler_client.budgets_of("10.77.3.2")
         )
 
-    known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
-    with answering(tmp_path / "s", answers_for(known)) as requests, pytest.MonkeyPatch.context() as patch:
+    answers_by_end = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
+    with answering(tmp_path / "s", answers_for(answers_by_end)) as requests, pytest.MonkeyPatch.context() as patch:
         patch.setattr("mptcp_portal.throttler_client.sleep", sleep)
         asyncio.run(send_concurrently())
     assert len(requests) == 2
-    assert max(pauses) <= 0, "each request was the first in its queue"
+    assert max(pauses) <= 0, "a request waited behind the other one"
 
 
 def test_page_requests_leave_places_for_captive_portal_requests(tmp_path: Path) -> None:

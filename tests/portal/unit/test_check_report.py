@@ -18,8 +18,8 @@ FIVE_SECONDS_OLD = {"time": 1000.0, "since": 995.0}
 
 
 def answered_report(kernel: KernelView | None, **answer: Any) -> Report:
-    known = {"multipath": True, "time": 1000.0, "since": 900.0, "time_zone": "UTC", "subflows": [], "budgets": []}
-    return report(kernel, known | answer, ThrottlerOutcome.ANSWERED)
+    defaults = {"multipath": True, "time": 1000.0, "since": 900.0, "time_zone": "UTC", "subflows": [], "budgets": []}
+    return report(kernel, defaults | answer, ThrottlerOutcome.ANSWERED)
 
 
 def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
@@ -29,7 +29,7 @@ def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
     assert found.lines == ("LTE is limited to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
 
 
-def test_young_connection_has_its_subflows_so_far() -> None:
+def test_headline_of_a_young_connection_says_so_far() -> None:
     found = answered_report(KernelView(True, 1, 1), subflows=[WIFI], **FIVE_SECONDS_OLD)
     assert found.headline == "Multipath TCP with 1 subflow so far: Wi-Fi"
     assert "join a moment after" in found.lines[0]

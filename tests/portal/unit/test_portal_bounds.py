@@ -119,7 +119,11 @@ async def wait_for_connections(server: BoundedServer, count: int) -> None:
 def test_connection_without_a_complete_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, first: bytes, later: bytes, is_kept: bool
 ) -> None:
-    """The client sends *first*, *later*, and then nothing. If it does not send HTTP, the connection ends at once."""
+    """The client sends *first*, *later*, and then nothing.
+
+    *is_kept*: whether the server keeps the connection until the time limit. If *later* is not HTTP, the server closes
+    the connection at once.
+    """
 
     async def send_slowly() -> None:
         async with running_server(Bounds(keep_alive=int(LIMIT))) as (server, port):

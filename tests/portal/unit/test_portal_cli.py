@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -237,7 +238,7 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         assert served_certificate(port) == der(certificate)
         replace_file(certificate, new_certificate)
         replace_file(key, new_key)
-        _wait(lambda: served_certificate(port) == der(new_certificate))
+        _wait_until(lambda: served_certificate(port) == der(new_certificate), "the new certificate is used")
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)
@@ -259,9 +260,9 @@ def test_one_client_cannot_hold_all_connections(tmp_path: Path) -> None:
         assert process.stdout.readline()
         for _ in range(MAX_CONNECTIONS):
             connections.append(socket.create_connection(("127.0.0.1", port)))
-        _wait(lambda: _is_refused(port))
+        _wait_until(lambda: _is_refused(port), "further connections are refused")
         connections.pop().close()
-        _wait(lambda: not _is_refused(port))
+        _wait_until(lambda: not _is_refused(port), "a connection is accepted again")
     finally:
         process.kill()
         process.wait()
@@ -298,7 +299,7 @@ def test_three_listeners_serve_and_limit_connections_per_client(tmp_path: Path) 
             if port == check:
                 assert not _is_refused(port)
             else:
-                _wait(lambda port=port: _is_refused(port))
+                _wait_until(partial(_is_refused, port), f"further connections to port {port} are refused")
         # Invalid data from a client must not produce a line in the journal.
         connections[check][0].sendall(b"\x00\r\n\r\n")
         assert b" 400 " in connections[check][0].recv(4096)
@@ -320,11 +321,10 @@ def _is_refused(port: int) -> bool:
         return True
 
 
-def _wait(condition: object, seconds: float = 30) -> None:
-    assert callable(condition)
+def _wait_until(condition: Callable[[], bool], description: str, seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {description}"
         time.sleep(0.02)
 
 

@@ -53,8 +53,8 @@ def test_check_passes_if_the_unit_can_read_all_files(settings: Path, capsys: pyt
     assert capsys.readouterr().out == f"{settings}: no errors\n"
 
 
-def test_check_counts_groups_from_a_drop_in(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: only the unit's own group counted, so that check refused a working configuration."""
+def test_check_considers_groups_from_a_drop_in(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: only the unit's own group was considered, so that check refused a working configuration."""
     file = settings.parent / "key.pem"
     shutil.chown(file, group=OTHER_GROUP)
     assert main(["check", "--config", str(settings)]) == FAILED

@@ -72,8 +72,8 @@ def test_script_looks_up_no_names() -> None:
 
 
 def is_local(address: IPv4Address | IPv6Address) -> bool:
-    plain = getattr(address, "ipv4_mapped", None) or address
-    return any(plain in network for network in LOCAL_NETWORKS)
+    unmapped = getattr(address, "ipv4_mapped", None) or address
+    return any(unmapped in network for network in LOCAL_NETWORKS)
 
 
 def test_script_agrees_with_python_about_local_addresses() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the portal requests Squid's page of parents until Squid has found the portal, and stops if Squid does not
+"""Tests that the portal requests Squid's server_list page until Squid has found the portal, and stops if Squid does not
 answer."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_portal_sends_requests_until_squid_has_found_it(monkeypatch: pytest.Monk
     assert len(answers) == 1
 
 
-def test_portal_stops_if_squid_does_not_answer() -> None:
+def test_probe_stops_if_squid_does_not_answer() -> None:
     async def probe() -> None:
         async with await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0) as server:
             await make_squid_probe(server.sockets[0].getsockname()[1], PORTAL, 0.01)

@@ -97,7 +97,7 @@ def ends_of(client: tuple[str, int], proxy: tuple[str, int]) -> Ends:
         ([MptcpSocket(1, 5, False, 70)], set(), KernelView(True, 1, 5)),
         # The connection has fallen back to plain TCP.
         ([MptcpSocket(1, 5, True, 70)], {70}, KernelView(False, 1, 5)),
-        # Its first subflow has ended, and another client has these ends, with plain TCP or with Multipath TCP.
+        # The first subflow has ended, and another client has its ends, with plain TCP or with Multipath TCP.
         ([MptcpSocket(1, 5, False, 70)], {71}, KernelView(False)),
         ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], {71}, KernelView(False)),
         ([MptcpSocket(1, 5, False, 70), MptcpSocket(2, 6, False, 71)], set(), KernelView(False)),

@@ -149,7 +149,7 @@ def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
 def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MAX_SYSTEMS_PER_CLIENT + 1)]
 
-    async def one_group_after_another() -> list[ThrottlerOutcome]:
+    async def send_groups() -> list[ThrottlerOutcome]:
         throttler_client, found = ThrottlerClient(tmp_path / "s", pause=0.001), []
         for begin in range(0, len(phones), MAX_SYSTEMS_PER_CLIENT):
             group = phones[begin : begin + MAX_SYSTEMS_PER_CLIENT]
@@ -159,7 +159,7 @@ def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
         return found
 
     with answering(tmp_path / "s", answers_for({})):
-        assert set(asyncio.run(one_group_after_another())) == {ThrottlerOutcome.ANSWERED}
+        assert set(asyncio.run(send_groups())) == {ThrottlerOutcome.ANSWERED}
 
 
 def test_repeated_requests_of_one_client_take_one_place(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ NEEDED_CAPABILITIES: Final = {
 
 
 def exposures(container: Container) -> dict[str, float]:
-    """Return the exposure that this release's systemd-analyze reports for each running unit."""
+    """Return the exposure that this release's systemd-analyze reports for each running unit; it must be low."""
     found = {
         unit: exposure(container.sh(f"systemd-analyze security --no-pager {unit}.service")) for unit in MAX_EXPOSURE
     }

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from containers import Container, cache_of_one_run
+from containers import Container, exclusive_cache
 from deb_package import RELEASES, build
 from release_builds import build_in
 
 
 @pytest.fixture(scope="session")
 def _one_run_at_a_time() -> Iterator[None]:
-    with cache_of_one_run():
+    with exclusive_cache():
         yield
 
 

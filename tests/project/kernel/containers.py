@@ -30,7 +30,7 @@ _ENVIRONMENT: Final = (
 )
 
 
-def until(condition: Callable[[], bool], description: str, timeout: float = TIMEOUT) -> None:
+def wait_until(condition: Callable[[], bool], description: str, timeout: float = TIMEOUT) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout:g} s: {description}"
@@ -38,7 +38,7 @@ def until(condition: Callable[[], bool], description: str, timeout: float = TIME
 
 
 @contextmanager
-def cache_of_one_run() -> Iterator[None]:
+def exclusive_cache() -> Iterator[None]:
     """Wait until no other run uses the cache: both would write the same archive, and apt does not wait for another
     apt."""
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -122,8 +122,13 @@ class Container:
         networks += [f"--bind=/run/netns/{other}:{file}" for file, other in (other_namespaces or {}).items()]
         command = self._command("--boot", "--console=pipe", "--kill-signal=SIGRTMIN+4", *networks, *_PRIVILEGES)
         self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(lambda: self._find_init() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd")
-        until(lambda: self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded"), "boot")
+        wait_until(
+            lambda: self._find_init() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd runs"
+        )
+        wait_until(
+            lambda: self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded"),
+            "systemd has booted",
+        )
 
     def _find_init(self) -> bool:
         """Find the process that has PID 1 in the container."""

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from containers import Container, until
+from containers import Container, wait_until
 from installed_services import Site, capped_client
 
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command
 
 HUNG_UNITS: Final = ("mptcp-throttler", "mptcp-proxy")
-WATCHDOG: Final = 20
-"""Seconds. The units have 30 and 180, for which the test would wait too long."""
+WATCHDOG_SECONDS: Final = 20
+"""The units have 30 and 180 seconds, for which the test would wait too long."""
 WATCHDOG_DROP_IN: Final = f"""
 for each in {" ".join(HUNG_UNITS)}; do
     mkdir -p /run/systemd/system/$each.service.d
-    printf '[Service]\\nWatchdogSec={WATCHDOG}\\n' >/run/systemd/system/$each.service.d/watchdog.conf
+    printf '[Service]\\nWatchdogSec={WATCHDOG_SECONDS}\\n' >/run/systemd/system/$each.service.d/watchdog.conf
 done
 systemctl daemon-reload
 """
-MAX_RESTART_SECONDS: Final = WATCHDOG + 60
+MAX_RESTART_SECONDS: Final = WATCHDOG_SECONDS + 60
 """Seconds until a new process runs: systemd kills the hanging process and waits for RestartSec."""
 MAX_STARTS: Final = 5
 """StartLimitBurst= of all units."""
@@ -65,9 +65,9 @@ def stop_and_wait_for_restart(container: Container, unit: str) -> None:
     """Let *unit* hang, and wait until a new process has replaced it."""
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
-    until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is restarted", MAX_RESTART_SECONDS)
-    until(lambda: container.is_active(unit), f"{unit} is active again")
-    assert f"Watchdog timeout (limit {WATCHDOG}s)" in journal(container, f"--unit={unit}")
+    wait_until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is restarted", MAX_RESTART_SECONDS)
+    wait_until(lambda: container.is_active(unit), f"{unit} is active again")
+    assert f"Watchdog timeout (limit {WATCHDOG_SECONDS}s)" in journal(container, f"--unit={unit}")
     assert container.sh(f"systemctl show --value -p NRestarts {unit}").strip() == "1"
 
 
@@ -91,9 +91,9 @@ def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
     container.sh(LIMIT_DROP_IN)
     container.sh("systemctl stop mptcp-proxy && systemctl reset-failed mptcp-proxy")
     other = node.popen(python_command(LISTENER, str(PROXY_PORT)), name="other")
-    until(lambda: other.output() == "listens\n", "another program listens at the port")
+    wait_until(lambda: other.output() == "listens\n", "another program listens at the port")
     assert container.run(["systemctl", "start", "mptcp-proxy"], check=False).returncode != 0
-    until(lambda: "mptcp-proxy.service" in container.failed_units(), "systemctl --failed shows it")
+    wait_until(lambda: "mptcp-proxy.service" in container.failed_units(), "systemctl --failed lists the proxy")
     properties = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
     assert sorted(properties) == ["ExecMainStatus=1", "MainPID=0"]
     messages = journal(container, "--unit=mptcp-proxy")
@@ -102,7 +102,7 @@ def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
     other.stop(60)
     # Without reset-failed systemd would refuse the start until the interval has passed (docs/operator.md).
     container.sh("systemctl reset-failed mptcp-proxy && systemctl start mptcp-proxy")
-    until(lambda: accepts(site.testbed["client"], site.address, PROXY_PORT), "the proxy listens")
+    wait_until(lambda: accepts(site.testbed["client"], site.address, PROXY_PORT), "the proxy listens")
     assert container.failed_units() == ""
     container.sh("rm -r /run/systemd/system/mptcp-proxy.service.d && systemctl daemon-reload")
 

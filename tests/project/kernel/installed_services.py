@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from containers import Container, until
+from containers import Container, wait_until
 from persistent_connection import CHECK, Connection
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -70,10 +70,10 @@ def fetch(node: LiveNode, url: str, *options: str) -> tuple[int, str]:
     return int(status), body
 
 
-def download_is_throttled(site: Site) -> None:
+def check_download_is_throttled(site: Site) -> None:
     """Check a download over both paths: one subflow is capped while it runs, and its path carries the smaller part."""
     client, container = site.testbed["client"], site.container
-    until(lambda: accepts(client, site.address, PROXY_PORT), "the proxy listens")
+    wait_until(lambda: accepts(client, site.address, PROXY_PORT), "the proxy listens")
     before, start_time = client.counters(), time.monotonic()
     proxy = f"http://{site.address}:{PROXY_PORT}"
     command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
@@ -89,7 +89,7 @@ def download_is_throttled(site: Site) -> None:
             for each in status.get("connections", ())
         )
 
-    until(lambda: is_capped() or not download.running, "a capped subflow")
+    wait_until(lambda: is_capped() or not download.running, "a subflow is capped, or the download has ended")
     assert is_capped(), (
         f"no subflow was capped: {download.output()}\n{status}\n{container.sh('journalctl --no-pager --lines 60')}"
     )
@@ -104,7 +104,7 @@ def download_is_throttled(site: Site) -> None:
     assert ethernet > 0
 
 
-def squid_reports_a_missing_check_page(site: Site) -> None:
+def check_squid_reports_a_missing_check_page(site: Site) -> None:
     """Check that Squid reports the missing check page while the portal does not run."""
     with Connection(site.testbed["client"], site.address) as client:
         status, _, body = client.get(CHECK)
@@ -114,7 +114,7 @@ def squid_reports_a_missing_check_page(site: Site) -> None:
 
 def wait_for_check_page(client: Connection) -> None:
     """Wait for the check page: the portal may just be starting."""
-    until(lambda: client.get(CHECK)[0] == 200, "the check page answers")
+    wait_until(lambda: client.get(CHECK)[0] == 200, "the check page answers")
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def capped_client(site: Site) -> Iterator[Connection]:
         yield client
 
 
-def check_page_answers_only_clients_of_the_proxy(site: Site) -> None:
+def check_that_check_page_answers_only_clients(site: Site) -> None:
     with Connection(site.testbed["client"], site.address, socket.IPPROTO_TCP) as client:
         wait_for_check_page(client)
         assert client.report()["transport"] == "tcp"
@@ -144,7 +144,7 @@ def check_page_answers_only_clients_of_the_proxy(site: Site) -> None:
     assert fetch(site.testbed["proxy"], f"http://127.0.0.1:{CHECK_PORT}/", "-H", header)[0] == 403
 
 
-def new_clients_are_served(site: Site) -> None:
+def check_new_clients_are_served(site: Site) -> None:
     """Check the example pages of conf/portal.yaml: onboarding with scripts and profile, captive portal over HTTPS."""
     client, pages = site.testbed["client"], f"http://{site.address}:{PAGE_PORT}"
     status, page = fetch(client, f"{pages}/")
@@ -156,7 +156,7 @@ def new_clients_are_served(site: Site) -> None:
     status, script = scripts[0]
     assert status == 200
     assert f"PROXY {site.address}:{PROXY_PORT}" in script
-    assert "[3405803776, 24]" in script, "203.0.113.0/24, which the example lists"
+    assert "[3405803776, 24]" in script, "proxy.pac lacks 203.0.113.0/24, which the example lists"
     assert fetch(client, f"{pages}/proxy.mobileconfig")[0] == 200
     status, answer = fetch(client, f"https://{site.address}:{CAPTIVE_PORT}/captive-portal", "--insecure")
     assert status == 200
@@ -171,7 +171,7 @@ def metrics(node: LiveNode, console: str, *options: str) -> dict[tuple[str, froz
     return {(each.name, frozenset(each.labels.items())): each.value for each in samples}
 
 
-def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: int) -> None:
+def check_console_shows_throttler_and_squid(site: Site, console: str, *, throttler: int) -> None:
     """Check the console without settings: with its token it shows a page and the metrics of Squid and the kernel.
 
     *throttler*: expected value of mptcp_throttler_up, 1 or 0.
@@ -188,7 +188,7 @@ def console_shows_throttler_and_squid(site: Site, console: str, *, throttler: in
     assert ("mptcp_ext_mp_join_ack_rx_total", frozenset()) in found
 
 
-def console_shows_the_cap(site: Site, console: str, token: str) -> None:
+def check_console_shows_the_cap(site: Site, console: str, token: str) -> None:
     """Check that another host, with the token, sees the throttler, its paths and the cap in force on the console."""
     client, header = site.testbed["client"], f"Authorization: Bearer {token}"
     assert fetch(client, f"{console}/metrics")[0] == 401
@@ -204,7 +204,7 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
         found.update(metrics(client, console, "-H", header))
         return found.get(in_force) == 1 == found.get(("mptcp_throttler_path_subflows", frozenset({("path", "wifi")})))
 
-    until(shows_cap, "the console shows the cap, and the path without one", 120)
+    wait_until(shows_cap, "the console shows the cap, and the path without one", 120)
     assert found["mptcp_throttler_up", frozenset()] == 1
     assert found["squid_up", frozenset()] == 1
     ceil = ("mptcp_throttler_cap_ceil_bytes_per_second", frozenset(cap.items()))
@@ -212,7 +212,7 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
     assert found["mptcp_ext_mp_join_ack_rx_total", frozenset()] > 0
 
 
-def relay_uses_both_uplinks(site: Site) -> None:
+def check_relay_uses_both_uplinks(site: Site) -> None:
     """Check a plain-TCP client, with plain HTTP and CONNECT: the relay uses Multipath TCP over both uplinks."""
     laptop, relay, proxy = (site.testbed[name] for name in ("laptop", "relay", "proxy"))
     output_format = "%{http_code} %{size_download}"
@@ -234,9 +234,9 @@ def relay_uses_both_uplinks(site: Site) -> None:
     def download(*arguments: str) -> list[str]:
         return laptop.run([*curl, *arguments], check=False, timeout=150).stdout.split()
 
-    until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
+    wait_until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
     # A relay that started before its parent considers the parent dead, and retries a little later.
-    until(lambda: download("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay reaches its parent")
+    wait_until(lambda: download("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay reaches its parent")
     for port, tunnel in ((80, ()), (443, ("-p",))):
         url = site.origin.url("relayed", port=port)
         before, mib, joins = relay.counters(), relay.mib(), proxy.mib()["MPTcpExtMPJoinAckRx"]

@@ -129,17 +129,17 @@ def test_dpkg_triggers_the_package_after_a_squid_upgrade(installed_host: Chroot)
 
 def test_upgrade_stops_no_unit_and_removal_stops_all(package: Path) -> None:
     """Read the maintainer scripts: on a host with systemd, an upgrade restarts only units that run."""
-    script = {
+    scripts = {
         name: subprocess.check_output(["dpkg-deb", "--info", str(package), name], text=True)
         for name in ("preinst", "prerm", "postinst")
     }
-    assert "deb-systemd-invoke stop" not in script["preinst"]
+    assert "deb-systemd-invoke stop" not in scripts["preinst"]
     stopped = re.findall(
-        r"mptcp-\w+(?=\.service)", "".join(re.findall(r"deb-systemd-invoke stop (.*)", script["prerm"]))
+        r"mptcp-\w+(?=\.service)", "".join(re.findall(r"deb-systemd-invoke stop (.*)", scripts["prerm"]))
     )
     assert sorted(stopped) == sorted(UNITS)
     for unit in UNITS - ENABLED:
-        assert f"deb-systemd-invoke try-restart '{unit}.service'" in script["postinst"]
+        assert f"deb-systemd-invoke try-restart '{unit}.service'" in scripts["postinst"]
 
 
 def test_commands_need_no_compiler_and_ignore_the_working_directory(installed_host: Chroot) -> None:
@@ -170,12 +170,12 @@ def test_manual_pages_completion_and_sbom_cover_the_commands(installed_host: Chr
         )
         assert f"{command} {word}" in page.replace("\\-", "-")
         assert {f".SH {each}" for each in ("EXAMPLES", "FILES", "EXIT STATUS")} <= set(page.splitlines())
-        assert bash_completes(host, command, word[:2]) == word
-    assert bash_completes(host, "mptcp-throttler", "check", "--policy", "/etc/debian_ver") == "/etc/debian_version"
-    assert bash_completes(host, "mptcp-throttler", "events", "--rule", "spare") == ""
+        assert bash_completion(host, command, word[:2]) == word
+    assert bash_completion(host, "mptcp-throttler", "check", "--policy", "/etc/debian_ver") == "/etc/debian_version"
+    assert bash_completion(host, "mptcp-throttler", "events", "--rule", "spare") == ""
     host.sh("cd /etc/mptcp-throttler && for each in *.yaml.example; do cp $each ${each%.example}; done")
-    assert bash_completes(host, "mptcp-throttler", "events", "--rule", "spare") == "spare-ethernet"
-    assert bash_completes(host, "mptcp-throttler", "top", "--path", "wi") == "wifi"
+    assert bash_completion(host, "mptcp-throttler", "events", "--rule", "spare") == "spare-ethernet"
+    assert bash_completion(host, "mptcp-throttler", "top", "--path", "wi") == "wifi"
     host.sh("rm /etc/mptcp-throttler/*.yaml")
     bill = json.loads(
         host.sh(f"dpkg-deb --fsys-tarfile /tmp/{package.name} | tar -xO ./usr/share/doc/{NAME}/sbom.cdx.json")
@@ -201,18 +201,18 @@ def test_fish_completes_commands_options_and_files(installed_host: Chroot) -> No
         pytest.skip("NOT TESTED: this host has no fish")
     for command in COMMANDS:
         word = {"mptcp-proxy": "doctor", "mptcp-throttler": "quota"}.get(command, "check")
-        assert word in fish_completes(host, f"{command} {word[:2]}")
-    assert "--config" in fish_completes(host, "mptcp-throttler check --co")
-    assert "/etc/debian_version" in fish_completes(host, "mptcp-throttler check --policy /etc/debian_ver")
+        assert word in fish_completions(host, f"{command} {word[:2]}")
+    assert "--config" in fish_completions(host, "mptcp-throttler check --co")
+    assert "/etc/debian_version" in fish_completions(host, "mptcp-throttler check --policy /etc/debian_ver")
 
 
-def fish_completes(host: Chroot, typed: str) -> list[str]:
+def fish_completions(host: Chroot, typed: str) -> list[str]:
     """Return fish's completions of the last word of *typed*."""
     output = host.run("env", "HOME=/nonexistent", "fish", "-c", f"complete --do-complete '{typed}'").stdout
     return [line.partition("\t")[0] for line in output.splitlines()]
 
 
-def bash_completes(host: Chroot, command: str, *words: str) -> str:
+def bash_completion(host: Chroot, command: str, *words: str) -> str:
     """Return bash's completion of the last of *words*."""
     script = f"""
     . /usr/share/bash-completion/completions/{command}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from attacking import Scene
-from containers import Container, until
+from containers import Container, wait_until
 from corpora.all_corpora import CORPORA
 from corpora.row import ORIGIN
 from corpora.versions import DIFFERENT, unexpected_statuses
@@ -58,7 +58,7 @@ def attacked_host(
     with scene.name_server():
         container.boot(scene.proxy.namespace)
         try:
-            until(lambda: accepts(scene.client, scene.proxy.service_address(), PROXY_PORT), "the proxy listens")
+            wait_until(lambda: accepts(scene.client, scene.proxy.service_address(), PROXY_PORT), "the proxy listens")
             yield AttackedHost(scene, container)
         finally:
             container.shut_down()

@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 from confinement import assert_units_have_only_needed_privileges, exposures
-from containers import Container, until
+from containers import Container, wait_until
 from deb_package import (
     BUILD_DIFFERENTLY,
     BUILD_TIMEOUT,
@@ -45,13 +45,13 @@ from installed_services import (
     RELAYED_BYTES,
     Site,
     capped_client,
-    check_page_answers_only_clients_of_the_proxy,
-    console_shows_the_cap,
-    console_shows_throttler_and_squid,
-    download_is_throttled,
-    new_clients_are_served,
-    relay_uses_both_uplinks,
-    squid_reports_a_missing_check_page,
+    check_console_shows_the_cap,
+    check_console_shows_throttler_and_squid,
+    check_download_is_throttled,
+    check_new_clients_are_served,
+    check_relay_uses_both_uplinks,
+    check_squid_reports_a_missing_check_page,
+    check_that_check_page_answers_only_clients,
     topology,
 )
 from operator_steps import OPERATOR_FILES, TOKEN, configure, configure_throttler
@@ -175,7 +175,7 @@ def test_package_works_from_installation_to_purge(
     output = container.sh(f"apt-get install --yes --quiet {first}")
     assert "squid.service, which came as a dependency, is stopped and disabled" in output
     assert "mptcp-throttler waits for its configuration" in output
-    until(lambda: container.is_active("mptcp-proxy"), "the proxy is active")
+    wait_until(lambda: container.is_active("mptcp-proxy"), "the proxy is active")
     omission = "request_entities on: left out, Squid 6"
     for messages in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
         assert (omission in messages) == (container.release != "bookworm"), messages
@@ -191,8 +191,8 @@ def test_package_works_from_installation_to_purge(
         assert not container.is_active(unit)
         assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
     assert container.failed_units() == ""
-    console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=0)
-    squid_reports_a_missing_check_page(site)
+    check_console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=0)
+    check_squid_reports_a_missing_check_page(site)
 
     configure(site)
     assert container.failed_units() == ""
@@ -209,14 +209,14 @@ def test_package_works_from_installation_to_purge(
     container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
-    until(lambda: all(container.is_active(unit) for unit in UNITS), "all are active after the upgrade")
+    wait_until(lambda: all(container.is_active(unit) for unit in UNITS), "all units are active after the upgrade")
     assert not set(main_processes(container)) & set(processes), "a service was not restarted"
     assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
     check_all_services(site)
 
     container.shut_down()
     site.boot()
-    until(lambda: all(container.is_active(unit) for unit in UNITS), "all are active after the reboot")
+    wait_until(lambda: all(container.is_active(unit) for unit in UNITS), "all units are active after the reboot")
     assert not container.is_active("squid")
     check_all_services(site)
 
@@ -228,7 +228,7 @@ def test_package_works_from_installation_to_purge(
     # Kernel modules loaded since then have added sysctls.
     assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
     assert not any(container.is_active(unit) for unit in UNITS)
-    assert own_processes(container) == ""
+    assert project_processes(container) == ""
     assert [line for line in container.failed_units().splitlines() if "mptcp-throttler" not in line] == []
     container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
     # Remove the files that the operator created.
@@ -237,7 +237,7 @@ def test_package_works_from_installation_to_purge(
     files_of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     remaining = unexpected_files(sorted(container.files() - before - files_of_others))
     assert [name for name in remaining if "mptcp" in name or not name.startswith(FILES_OF_DEBIAN)] == []
-    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "another user may get this user ID later"
+    assert container.sh("find /etc /run -nouser -o -nogroup") == "", "files of a deleted user or group are left"
     assert container.sh("stat --format='%U:%G %a' /run/xtables.lock", check=False) in ("", "root:root 600\n")
     assert "mptcp" not in container.sh(
         "cat /etc/passwd /etc/group; systemctl list-unit-files; ls -R /var/lib/systemd /run"
@@ -266,12 +266,17 @@ def test_upgrade_from_an_earlier_package_succeeds(
         if step is not None:
             processes = main_processes(container, ENABLED)
             container.sh(f"apt-get install --yes --quiet --allow-downgrades {step}")
-            until(lambda: all(container.is_active(unit) for unit in ENABLED), "both are active after the upgrade")
+            wait_until(
+                lambda: all(container.is_active(unit) for unit in ENABLED),
+                "proxy and throttler are active after the upgrade",
+            )
             assert not set(main_processes(container, ENABLED)) & set(processes), "a service was not restarted"
             assert container.failed_units() == ""
         assert metered_bytes(container) >= used_bytes, "the budget lost a part of its used volume"
-        download_is_throttled(site)
-        until(partial(has_counted, container, used_bytes + FILE_BYTES // 2), "the download counts")
+        check_download_is_throttled(site)
+        wait_until(
+            partial(has_counted, container, used_bytes + FILE_BYTES // 2), "the download counts towards the budget"
+        )
         used_bytes = metered_bytes(container)
         if step == second:
             assert enabled_units(container) == set(ENABLED)
@@ -280,7 +285,7 @@ def test_upgrade_from_an_earlier_package_succeeds(
             others = "find /var/lib/mptcp-throttler /run/mptcp-throttler ! -user mptcp-throttler"
             assert container.sh(others) == ""
             container.sh("systemctl enable --now mptcp-console")
-            console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=1)
+            check_console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=1)
             # The earlier package may not have the console.
             container.sh("systemctl disable --now mptcp-console")
 
@@ -332,12 +337,12 @@ def check_tab_completion(container: Container) -> None:
 
 
 def check_all_services(site: Site) -> None:
-    download_is_throttled(site)
+    check_download_is_throttled(site)
     with capped_client(site):
-        console_shows_the_cap(site, f"http://{site.address}:8610", TOKEN)
-    check_page_answers_only_clients_of_the_proxy(site)
-    new_clients_are_served(site)
-    relay_uses_both_uplinks(site)
+        check_console_shows_the_cap(site, f"http://{site.address}:8610", TOKEN)
+    check_that_check_page_answers_only_clients(site)
+    check_new_clients_are_served(site)
+    check_relay_uses_both_uplinks(site)
     # The cap of the first download applied to one subflow: its journal line names the path.
     lines = journal(site.container, "--unit=mptcp-throttler", "MPTCP_RULE=spare-ethernet", "--output=json")
     assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in lines.splitlines()], lines
@@ -362,7 +367,7 @@ def enabled_units(container: Container) -> set[str]:
     return {unit for unit, state in zip(UNITS, states, strict=True) if state == "enabled"}
 
 
-def own_processes(container: Container) -> str:
+def project_processes(container: Container) -> str:
     return container.sh("ps -eo args= | grep '[m]ptcp-\\|[s]quid'", check=False)
 
 
