@@ -83,7 +83,7 @@ def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     for argv, message in (
         (["sh", "-c", "echo err >&2; exit 3"], r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"),
         (["no-such-program"], "the program 'no-such-program' is not installed"),
-        (["sleep", "60"], r"sleep 60: no end after 0\.2 s"),
+        (["sleep", "60"], r"sleep 60: not ended within 0\.2 s"),
     ):
         with pytest.raises(TestbedError, match=message):
             host.run(argv, timeout=0.2 if argv[0] == "sleep" else 30)
