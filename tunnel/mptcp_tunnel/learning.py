@@ -14,8 +14,8 @@ the splitter of this end had sent. No acknowledgements are needed.
 - **Rate**: while the path has a queue that consists mostly of the tunnel's packets, the delivered rate is the capacity
   of the path. If it has no queue although the assumed rate is used up, the path can carry more, and the assumed rate
   rises by :data:`RISE_FACTOR` per sample.
-- **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
-- **Alive or silent**: a path is silent after :data:`DEAD_SECONDS` without a message.
+- **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that the splitter sent and that were not delivered.
+- **Alive or silent**: a path is silent after :data:`SILENT_SECONDS` without a message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 SECOND: Final = 1_000_000_000
 DELAY_SECONDS: Final = 30.0
 _DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
-DEAD_SECONDS: Final = 0.3
+SILENT_SECONDS: Final = 0.3
 """A path is silent after this time without a message. Probes come twenty times a second."""
-_DEAD_TIME: Final = round(DEAD_SECONDS * SECOND)
+_SILENT_TIME: Final = round(SILENT_SECONDS * SECOND)
 MIN_QUEUE: Final = 5_000_000
 """A path had a queue if a message took longer than the fastest message by more than the jitter plus this many
 nanoseconds."""
@@ -134,7 +134,7 @@ class PathEstimator:
         self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
         """The last queues found while the tunnel was idle."""
         self._lasting_queues: list[int] = []
-        """The last queue that jitter explains, and all queues since then."""
+        """The last queue that was at most the jitter plus :data:`MIN_QUEUE`, and all longer queues since then."""
         self._lasting_since = 0
         self.last_message_at: int | None = None
         """When the last message arrived that echoed a newer token than all earlier messages; None if no message did."""
@@ -207,15 +207,15 @@ class PathEstimator:
 
     def silent_at(self, interval: int) -> int:
         """Return when the path becomes silent if no further message comes; 0 if no message ever came."""
-        return 0 if self.last_message_at is None else self.last_message_at + max(_DEAD_TIME, 3 * interval) + 1
+        return 0 if self.last_message_at is None else self.last_message_at + max(_SILENT_TIME, 3 * interval) + 1
 
-    def restart_clock(self) -> None:
-        """Forget all measurements with the other end's clock, because that clock restarted."""
+    def forget_clock(self) -> None:
+        """Forget all measurements with the other end's clock, because that clock or the route has changed."""
         self.delays = DelayEstimator()
-        self.restart()
+        self.forget_samples()
 
-    def restart(self) -> None:
-        """Forget the delivered bytes, because the path was dead for some time, or has another address now."""
+    def forget_samples(self) -> None:
+        """Forget the current queue and the samples of delivered bytes."""
         self._samples.clear()
         self._loss_samples.clear()
         self.queue = 0

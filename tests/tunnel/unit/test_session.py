@@ -169,8 +169,8 @@ class TwoPaths:
         return Differences(
             [each // MS for each in self.relay.delays(relay_time)],
             [each // MS for each in self.proxy.delays(proxy_time)],
-            self.relay.patience(relay_time) // MS,
-            self.proxy.patience(proxy_time) // MS,
+            self.relay.hold_time(relay_time) // MS,
+            self.proxy.hold_time(proxy_time) // MS,
         )
 
 
@@ -310,7 +310,7 @@ def test_longer_route_does_not_count_as_a_queue(host: str) -> None:
     ends, additional_ms = OnePath(), 70
     for _ in range(3):
         ends.exchange()
-    ends.relay.restart(0)
+    ends.relay.forget_estimates(0)
     for _ in range(3):
         answer, _ = ends.receive_at_proxy(ends.probe(), RELAY._replace(port=40002), (20 + additional_ms) * MS)
         assert answer is not None
