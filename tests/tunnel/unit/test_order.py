@@ -97,7 +97,7 @@ def test_gap_counts_as_lost_when_each_path_has_delivered_a_later_packet(order: O
     assert order.released[-1] == 3, "the late packet was dropped"
 
 
-def test_packet_is_held_no_longer_than_the_patience(order: Order) -> None:
+def test_packet_is_held_no_longer_than_the_hold_time(order: Order) -> None:
     order.accept(1, 0, MS)
     order.accept(2, 1, MS)
     order.accept(4, 0, 2 * MS)
