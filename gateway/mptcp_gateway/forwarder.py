@@ -54,6 +54,7 @@ _STATUS_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
 _MAX_REFUSED: Final = 100
 _MAX_PARENTS: Final = 2
+"""Maximum number of parents that are asked to open the tunnel for one connection."""
 MAX_PER_DEVICE: Final = 1000
 """Maximum number of connections of one device. Further connections are reset, so that a device that scans the network
 does not use up the connections of the others."""

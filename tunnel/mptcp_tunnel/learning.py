@@ -81,15 +81,15 @@ class Sample(NamedTuple):
 
     time: int
     """When the message arrived at this end, by the clock of this end."""
-    sent: int
+    sent_at: int
     """When this end sent the message whose token the received message echoes."""
-    arrived: int
+    arrived_at: int
     """When that message arrived at the other end, by the clock of the other end."""
-    counter_time: int
+    counted_at: int
     """When the joiner's counter was read at the other end, by the clock of the other end."""
-    delivered: int
-    """Bytes that the joiner at the other end had counted at ``counter_time``."""
-    dispatched: int
+    delivered_bytes: int
+    """Bytes that the joiner at the other end had counted at ``counted_at``."""
+    sent_bytes: int
     """Bytes that the splitter of this end had counted when the message was sent."""
 
 
@@ -147,16 +147,16 @@ class PathEstimator:
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than the previous ones."""
-        if sample.sent > self._latest:  # a message that echoes an older token does not show that the path is alive
-            self._latest, self.last_message_at = sample.sent, sample.time
-        self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), MAX_DELAY)
+        if sample.sent_at > self._latest:  # a message that echoes an older token does not show that the path is alive
+            self._latest, self.last_message_at = sample.sent_at, sample.time
+        self.queue = min(self.delays.add(sample.time, sample.arrived_at - sample.sent_at), MAX_DELAY)
         samples = self._samples
         if samples:
             last = samples[-1][0]
             if (
-                sample.delivered < last.delivered
-                or sample.counter_time <= last.counter_time
-                or sample.dispatched < last.dispatched
+                sample.delivered_bytes < last.delivered_bytes
+                or sample.counted_at <= last.counted_at
+                or sample.sent_bytes < last.sent_bytes
             ):
                 samples.clear()  # one of the ends restarted
                 self._loss_samples.clear()
@@ -165,19 +165,19 @@ class PathEstimator:
             self._loss_samples.append(sample)
             while self._loss_samples[0].time < sample.time - LOSS_SECONDS * SECOND:
                 self._loss_samples.popleft()
-        while len(samples) > 2 and samples[1][0].counter_time <= sample.counter_time - AVERAGING_TIME:
+        while len(samples) > 2 and samples[1][0].counted_at <= sample.counted_at - AVERAGING_TIME:
             samples.popleft()
         first = samples[0][0]
-        span = sample.counter_time - first.counter_time
+        span = sample.counted_at - first.counted_at
         if span < AVERAGING_TIME // 2:
             return
-        carried_rate = 8 * (sample.delivered - first.delivered) * SECOND / span
-        dispatched_rate = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
+        carried_rate = 8 * (sample.delivered_bytes - first.delivered_bytes) * SECOND / span
+        sent_rate = 8 * (sample.sent_bytes - first.sent_bytes) * SECOND / max(1, sample.sent_at - first.sent_at)
         self._learn_jitter(sample.time, carried_rate)
         limit = self.jitter + MIN_QUEUE
         if min(queue for _, queue in samples) > limit:
             # A queue that other traffic causes does not show how much of the tunnel's traffic the path could carry.
-            if carried_rate > OWN_SHARE * self.rate or dispatched_rate > carried_rate / DRAIN_SHARE:
+            if carried_rate > OWN_SHARE * self.rate or sent_rate > carried_rate / DRAIN_SHARE:
                 self.rate, self.full_rate = DRAIN_SHARE * carried_rate, carried_rate
         elif (
             self.queue > limit
@@ -238,10 +238,10 @@ class PathEstimator:
         if not self._samples:
             return None
         first, last = self._loss_samples[0], self._samples[-1][0]
-        dispatched = last.dispatched - first.dispatched
-        if dispatched < MIN_LOSS_BYTES:
+        sent_bytes = last.sent_bytes - first.sent_bytes
+        if sent_bytes < MIN_LOSS_BYTES:
             return None
-        return max(0.0, 1 - (last.delivered - first.delivered) / dispatched)
+        return max(0.0, 1 - (last.delivered_bytes - first.delivered_bytes) / sent_bytes)
 
 
 def excess_delays(estimators: Sequence[DelayEstimator], now: int) -> list[int]:

@@ -144,8 +144,8 @@ class Session:
             path.remote, sent_bytes = source, path.counters.sent_bytes
             path.sent_bytes_at.clear()
         if sent_bytes is not None:
-            arrived, counter_time, delivered = message.echoed_received_at, message.sent, message.received_bytes
-            path.estimator.observe(Sample(now, message.echoed_sent, arrived, counter_time, delivered, sent_bytes))
+            arrived_at, counted_at, delivered = message.echoed_received_at, message.sent, message.received_bytes
+            path.estimator.observe(Sample(now, message.echoed_sent, arrived_at, counted_at, delivered, sent_bytes))
         return (
             self._message(message.path, source, now, message, received_at) if must_answer else None
         ), address_changed
