@@ -105,7 +105,7 @@ class EventLog:
     def bytes(self) -> int:
         return self._bytes
 
-    def missing_before(self, time: float) -> None:
+    def mark_missing_before(self, time: float) -> None:
         """Record that events from before *time* may be missing."""
         self.since = max(time, self.since or 0.0)
         self.counted_since = max(time, self.counted_since or 0.0)

@@ -37,7 +37,7 @@ class SavedVolumes:
                 journal.say(f"mptcp-console: {text}", journal.WARNING)
         return Volumes()
 
-    async def keep(self, serialize: Callable[[], bytes]) -> None:
+    async def keep_writing(self, serialize: Callable[[], bytes]) -> None:
         """Write the result of *serialize* once a minute, and once more when cancelled."""
         writing: asyncio.Future[None] | None = None
         try:

@@ -110,7 +110,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ssl_keyfile=settings.key,
     )
     config.load()
-    background_tasks = [asyncio.create_task(saved_volumes.keep(watch.volumes.serialize))]
+    background_tasks = [asyncio.create_task(saved_volumes.keep_writing(watch.volumes.serialize))]
     if config.ssl is not None:
         renewal = Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key))
         config.ssl = renewal.context

@@ -182,7 +182,7 @@ def _make_settings(section: ConsoleSection, document: Document, directory: Path)
         elif problem is not None:
             problems.append(problem_at(document, ("token_file",), str(section.token_file), f"{token_file} {problem}"))
     elif section.token_file is not None:
-        problems.append(problem_at(document, ("open_to_this_host",), None, "the token of token_file is not used then"))
+        problems.append(problem_at(document, ("open_to_this_host",), None, "is true, so token_file is not used"))
     elif not is_loopback(address):
         problems.append(problem_at(document, ("open_to_this_host",), None, _OFF_LOOPBACK.format(address)))
     if (section.certificate is None) != (section.key is None):

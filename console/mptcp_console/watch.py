@@ -206,7 +206,7 @@ class Watch:
         for number, event in _numbered_events(answer):
             if number > self._last_fetched + 1:
                 # Older events are lost: the throttler keeps a limited number, and the first query is limited as well.
-                self.event_log.missing_before(event["time"])
+                self.event_log.mark_missing_before(event["time"])
             if number > self._last_fetched:
                 self._last_fetched = number
                 self.event_log.add(event)
@@ -214,7 +214,7 @@ class Watch:
     def _note_missing_events(self) -> None:
         """Record, after a throttler's first answer, that events from before its start are unknown."""
         if self._started is not None:
-            self.event_log.missing_before(self._started)
+            self.event_log.mark_missing_before(self._started)
             self._started = None
 
     def _set_state(self, state: str, text: str) -> None:

@@ -169,7 +169,7 @@ class Daemon:
         found, self._duplicates = with_distinct_addresses(
             self._order, self._network.read_access(self._settings.uplinks, before)
         )
-        self._health.follow(found, now)
+        self._health.update_ways(found, now)
         after = self._health.access_by_way
         for way in before.keys() - after.keys():
             log.warning("uplink %s no longer has IPv%d", *way)
@@ -178,18 +178,20 @@ class Daemon:
                 "uplink %s has IPv%d: %s via %s", *way, after[way].address, after[way].gateway or after[way].device
             )
         if self._lan is not None:
-            self._attempt("home", partial(self._open_home, self._lan))
-        self._attempt("rp_filter", lambda: self._saved.loosen((each.device, each.index) for each in after.values()))
+            self._attempt("home", partial(self._set_up_gateway, self._lan))
+        self._attempt(
+            "rp_filter", lambda: self._saved.loosen_rp_filters((each.device, each.index) for each in after.values())
+        )
         self._apply()
 
-    def _open_home(self, lan: Lan) -> list[str]:
+    def _set_up_gateway(self, lan: Lan) -> list[str]:
         """Set up sysctls and the firewall of a gateway. Raises KernelError."""
         self._tunnel = self._network.device(lan.tunnel) if lan.tunnel else None
         # Set the firewall up first: without it, no packet may be forwarded.
         if not self._has_firewall or not firewall.exists():
             firewall.apply(ruleset(lan, self._settings.uplinks))
             self._has_firewall = True
-        return self._saved.open_home(lan.devices, self._settings.uplinks.values())
+        return self._saved.enable_forwarding(lan.devices, self._settings.uplinks.values())
 
     def _process_trials(self, now: float) -> None:
         """Process the outcomes of trials, and start the trials that are due."""
@@ -198,7 +200,7 @@ class Daemon:
             each.address for way, each in health.access_by_way.items() if health.verdicts[way] is not Verdict.DEAD
         ]
         if addresses:
-            health.suspect(
+            health.mark_suspects(
                 retransmitting_addresses(addresses, (each.address for each in self._targets), self._trial_ports), now
             )
         has_changed = False
@@ -237,14 +239,14 @@ class Daemon:
         addresses = {each.address for each in access_by_way.values()}
         self._attempt("routes", lambda: self._network.apply(plan))
         for mark in abandoned_marks(before, plan):
-            self._attempt(f"forget {mark}", partial(firewall.forget, mark))
+            self._attempt(f"forget {mark}", partial(firewall.forget_connections, mark))
         self._attempt("endpoints", lambda: self._saved.ensure_endpoints(plan.endpoints, addresses))
         best_ways = {version: best_way(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in best_ways.items():
             if chosen != self._best_ways.get(version):
                 log.info("IPv%d: connections begin on %s", version, "no uplink" if chosen is None else chosen.uplink)
         self._best_ways = best_ways
-        self._health.beginning_ways = {each for each in best_ways.values() if each is not None}
+        self._health.best_ways = {each for each in best_ways.values() if each is not None}
 
     def _start_trial(self, way: Way, health: Health) -> None:
         last_parent = self._answering_parents.get(way.version)

@@ -42,6 +42,7 @@ T = TypeVar("T")
 STAGGER_SECONDS: Final = 1.0
 """Delay before the next attempt starts in parallel. During the delay, the gateway daemon may find a dead uplink."""
 ATTEMPTS: Final = 4
+"""Minimum number of attempts to connect to parents, if no parent answers before."""
 PARENT_SECONDS: Final = 5.0
 """Maximum time for all attempts together."""
 TUNNEL_SECONDS: Final = 20.0
@@ -53,6 +54,7 @@ _STATUS_SECONDS: Final = 1.0
 _FORBIDDEN: Final = 403
 _MAX_REFUSED: Final = 100
 _MAX_PARENTS: Final = 2
+"""Maximum number of parents that are asked to open the tunnel for one connection."""
 MAX_PER_DEVICE: Final = 1000
 """Maximum number of connections of one device. Further connections are reset, so that a device that scans the network
 does not use up the connections of the others."""
@@ -68,11 +70,11 @@ _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (soc
 _LOOPBACK: Final = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
 
-class UnansweredError(Exception):
+class NoTunnelError(Exception):
     """No parent opened the tunnel; the text says why."""
 
 
-class RefusedError(UnansweredError):
+class RefusedError(NoTunnelError):
     """A parent's rules forbid the tunnel. Other parents are not tried, because they have the same rules."""
 
 
@@ -87,7 +89,7 @@ class Forwarder:
         self._resolver = Resolver(settings.parents, lambda: None)
         self._last_parent: ParentAddress | None = None
         """The parent that answered last."""
-        self._silence: str | None = None
+        self._silence_reason: str | None = None
         """Why no parent answered the last attempt; None if a parent answered."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumps: set[Pump] = set()
@@ -97,7 +99,7 @@ class Forwarder:
         """Ports to which parents forbid tunnels, up to a limit."""
         self._direct_because = ""
         """Why the last direct connection bypassed the parents."""
-        self._bytes_ended = 0
+        self._bytes_of_ended_connections = 0
         self._out_of_descriptors = False
 
     async def run(self, ending: asyncio.Event) -> None:
@@ -157,14 +159,14 @@ class Forwarder:
             host, port = client.getsockname()[:2]
             address = ip_address(host)
             if address.is_loopback:
-                raise UnansweredError("the destination is this host")
+                raise NoTunnelError("the destination is this host")
             _tune(client)
             self._counts["connections"] += 1
             upstream, first = await self._upstream(client, address, port)
             pump = Pump(client, upstream, lambda octets: self._on_end(pump, device, octets))
             self._pumps.add(pump)
             pump.start(first)
-        except (OSError, ValueError, TimeoutError, UnansweredError, asyncio.CancelledError) as error:
+        except (OSError, ValueError, TimeoutError, NoTunnelError, asyncio.CancelledError) as error:
             self._release(device)
             for each in (client, upstream):
                 if each is not None:
@@ -179,10 +181,10 @@ class Forwarder:
         if (str(address), port) == (connect.CHECK_ADDRESS, 80):
             return await self._check_page(client), b""
         try:
-            if self._silence is not None and self._lan.fail_open:
-                raise UnansweredError(self._silence)
+            if self._silence_reason is not None and self._lan.fail_open:
+                raise NoTunnelError(self._silence_reason)
             return await self._tunnel(address, port)
-        except UnansweredError as error:
+        except NoTunnelError as error:
             if not self._lan.fail_open:
                 raise
             self._counts["direct"] += 1
@@ -202,7 +204,7 @@ class Forwarder:
         return upstream
 
     async def _tunnel(self, address: Address, port: int) -> tuple[socket.socket, bytes]:
-        """Open a tunnel through a parent, or through another parent if that fails. Raises UnansweredError."""
+        """Open a tunnel through a parent, or through another parent if that fails. Raises NoTunnelError."""
         failed: set[ParentAddress] = set()
         while True:
             target, upstream = await self._parent(excluded=failed)
@@ -210,7 +212,7 @@ class Forwarder:
                 return upstream, await self._open_tunnel(upstream, address, port)
             except BaseException as error:
                 abort(upstream)
-                if not isinstance(error, UnansweredError) or isinstance(error, RefusedError):
+                if not isinstance(error, NoTunnelError) or isinstance(error, RefusedError):
                     raise
                 failed.add(target)
                 self._last_parent = None if self._last_parent == target else self._last_parent
@@ -218,19 +220,19 @@ class Forwarder:
                     raise
 
     async def _open_tunnel(self, upstream: socket.socket, address: Address, port: int) -> bytes:
-        """Send CONNECT to a parent; return the first bytes of the tunnel. Raises UnansweredError."""
+        """Send CONNECT to a parent; return the first bytes of the tunnel. Raises NoTunnelError."""
         try:
             async with asyncio.timeout(TUNNEL_SECONDS):
                 await _send(upstream, connect.request(address, port, self._settings.login))
                 answer = await _receive(upstream, connect.answer)
         except (OSError, ValueError, TimeoutError) as error:
-            raise UnansweredError(str(error) or "no answer to CONNECT") from None
+            raise NoTunnelError(str(error) or "no answer to CONNECT") from None
         if answer.status == 200:
             return answer.after_head
         if answer.status == _FORBIDDEN:
             self._note_refusal(port)
             raise RefusedError(f"the parent answers {answer.status}")
-        raise UnansweredError(f"the parent answers {answer.status}")
+        raise NoTunnelError(f"the parent answers {answer.status}")
 
     def _note_refusal(self, port: int) -> None:
         if port not in self._refused and len(self._refused) < _MAX_REFUSED:
@@ -238,12 +240,12 @@ class Forwarder:
             self._refused.append(port)
 
     async def _parent(self, excluded: Collection[ParentAddress] = ()) -> tuple[ParentAddress, socket.socket]:
-        """Return the first parent that connects, and the connection. Raises UnansweredError."""
+        """Return the first parent that connects, and the connection. Raises NoTunnelError."""
         candidates = (each for each in self._resolver.targets if each not in excluded)
         targets = sorted(candidates, key=lambda each: each != self._last_parent)
         if not targets:
-            self._note_silence("no parent has a known address")
-            raise UnansweredError("no parent has a known address")
+            self._set_silence_reason("no parent has a known address")
+            raise NoTunnelError("no parent has a known address")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PARENT_SECONDS
         attempts: set[asyncio.Task[tuple[ParentAddress, socket.socket]]] = set()
@@ -261,7 +263,7 @@ class Forwarder:
                         done.remove(each)
                         attempts |= done
                         self._last_parent, _ = found = each.result()
-                        self._note_silence(None)
+                        self._set_silence_reason(None)
                         return found
                     last_error = reason(error) if isinstance(error, OSError) else str(error)
         finally:
@@ -269,28 +271,28 @@ class Forwarder:
                 each.add_done_callback(_abort_attempt)
                 each.cancel()
         if not excluded:
-            self._note_silence(last_error)
-        raise UnansweredError(f"no parent answers: {last_error}")
+            self._set_silence_reason(last_error)
+        raise NoTunnelError(f"no parent answers: {last_error}")
 
-    def _note_silence(self, why: str | None) -> None:
-        if (why is None) is not (self._silence is None):
+    def _set_silence_reason(self, why: str | None) -> None:
+        if (why is None) is not (self._silence_reason is None):
             if why is None:
                 log.info("a parent answers again")
             else:
                 effect = "connections bypass the parents" if self._lan.fail_open else "connections fail"
                 log.warning("no parent answers: %s; %s", why, effect)
-        self._silence = why
+        self._silence_reason = why
 
     async def _retry_parents(self) -> None:
         while True:
             await asyncio.sleep(PARENT_RETRY_SECONDS)
-            if self._silence is not None:
-                with suppress(UnansweredError):
+            if self._silence_reason is not None:
+                with suppress(NoTunnelError):
                     abort((await self._parent())[1])
 
     def _on_end(self, pump: Pump, device: str, octets: int) -> None:
         self._pumps.discard(pump)
-        self._bytes_ended += octets
+        self._bytes_of_ended_connections += octets
         self._release(device)
 
     def _release(self, device: str) -> None:
@@ -305,8 +307,8 @@ class Forwarder:
             "direct": self._counts["direct"],
             "direct_because": self._direct_because,
             "failed": self._counts["failed"],
-            "octets": self._bytes_ended,
-            "silent": self._silence,
+            "octets": self._bytes_of_ended_connections,
+            "silent": self._silence_reason,
             "refused_ports": self._refused,
         }
         try:

@@ -2,9 +2,9 @@
 """Decides from the outcomes of trials which ways are alive, and when to try each way. Pure; times are seconds.
 
 A way is tried as soon as it exists, and then every :data:`IDLE_SECONDS`; a way on which connections begin is tried
-every :data:`BEGIN_SECONDS`. A way is tried immediately when a connection from its address retransmits, which is the
-first sign of an outage. A way *fails* if that trial has no answer, after :data:`MAX_FAILURES` trials without an answer,
-or when its link is down.
+every :data:`BEST_WAY_SECONDS`. A way is tried immediately when a connection from its address retransmits, which is the
+first sign of an outage. A way *fails* if such a trial has no answer, after :data:`MAX_FAILURES` trials without an
+answer, or when its link is down.
 
 When a good way fails, all other ways are tried immediately. It becomes *dead* when another way of its IP version
 answers a trial that began after the failure. If no way answers, the parent may be down. A way that was never good is
@@ -21,15 +21,17 @@ from mptcp_gateway.model import Access, Address, Outcome, Verdict, Way
 
 IDLE_SECONDS: Final = 30.0
 """Interval of the trials of a good way. A trial needs some 300 bytes, so the trials need 26 MB a month."""
-BEGIN_SECONDS: Final = 10.0
+BEST_WAY_SECONDS: Final = 10.0
 """Interval of the trials of a way on which connections begin. Such a way also carries all UDP of a home, which shows no
 retransmissions in an outage."""
 DEAD_SECONDS: Final = 5.0
+"""Interval of the trials of a dead way."""
 THOROUGH_SECONDS: Final = 3600.0
 """Interval of thorough trials, which also send data."""
 SUSPECT_SECONDS: Final = 2.0
 """Minimum interval of trials caused by retransmissions, which are frequent on a lossy way."""
 RETRY_SECONDS: Final = 0.1
+"""Pause between the first failed trial of a way and the next trial."""
 MAX_FAILURES: Final = 2
 PROVISIONAL_SECONDS: Final = 1.0
 """After this time without an answer, a trial provisionally counts as failed, and the other ways are tried. A later
@@ -72,7 +74,7 @@ class Health:
     """When the last trial began."""
     trial_ended: float = _NEVER
     proven_at: float = _NEVER
-    """When the last trial began in which a parent's answer was conclusive."""
+    """When the last trial with a conclusive answer began."""
     answers: int = 0
     """Number of consecutive answered trials since the way became dead."""
     thorough_at: float = _NEVER
@@ -99,7 +101,7 @@ class HealthWatch:
     def __init__(self) -> None:
         self.ways: dict[Way, Health] = {}
         self._generations = 0
-        self.beginning_ways: Container[Way] = ()
+        self.best_ways: Container[Way] = ()
         """The ways on which connections begin."""
 
     @property
@@ -110,7 +112,7 @@ class HealthWatch:
     def access_by_way(self) -> dict[Way, Access]:
         return {way: each.access for way, each in self.ways.items()}
 
-    def follow(self, found: Mapping[Way, Access], now: float) -> None:
+    def update_ways(self, found: Mapping[Way, Access], now: float) -> None:
         """Update the ways. A way without a link is ignored, unless it had one before."""
         for way in self.ways.keys() - found.keys():
             del self.ways[way]
@@ -129,8 +131,8 @@ class HealthWatch:
                     health.reason = "the link is down"
             health.access = access
 
-    def suspect(self, addresses: Container[Address], now: float) -> None:
-        """Try the ways of *addresses* soon, because a connection from there to a parent retransmits."""
+    def mark_suspects(self, addresses: Container[Address], now: float) -> None:
+        """Mark the ways of *addresses*, from which a connection to a parent retransmits, and try them soon."""
         for health in self.ways.values():
             health.is_suspect = health.access.address in addresses
             if health.is_suspect and health.verdict is not Verdict.DEAD:
@@ -159,7 +161,7 @@ class HealthWatch:
             return self._record_failure(health, now)
         health.failures, health.rtt = 0, outcome.rtt
         health.failing_since = None if health.access.carrier else health.failing_since
-        health.next_trial = now + (BEGIN_SECONDS if way in self.beginning_ways else IDLE_SECONDS)
+        health.next_trial = now + (BEST_WAY_SECONDS if way in self.best_ways else IDLE_SECONDS)
         if outcome.unproven:
             if health.verdict in (Verdict.GOOD, Verdict.PLAIN):
                 return False

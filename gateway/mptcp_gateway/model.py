@@ -13,7 +13,7 @@ Network = IPv4Network | IPv6Network
 
 
 class Way(NamedTuple):
-    """One uplink, used with one version of IP."""
+    """One way to the Internet: an uplink, used with one version of IP."""
 
     uplink: str
     version: int
@@ -86,7 +86,7 @@ class Verdict(enum.Enum):
     GOOD = "good"
     """Parents answer over Multipath TCP."""
     PLAIN = "plain TCP"
-    """Parents answer, but a device on the way strips the Multipath TCP options."""
+    """Parents answer, but a device on the path removes the Multipath TCP options."""
     DEAD = "no answer"
 
 

@@ -32,34 +32,34 @@ class Pump:
         """*on_end* is called once, with the number of bytes copied in both directions."""
         self._sockets = first_socket, second_socket
         self._on_end = on_end
-        self._halves = (
-            _Half(first_socket, second_socket, self._on_half_end, self.fail),
-            _Half(second_socket, first_socket, self._on_half_end, self.fail),
+        self._directions = (
+            _Direction(first_socket, second_socket, self._on_direction_end, self.fail),
+            _Direction(second_socket, first_socket, self._on_direction_end, self.fail),
         )
 
     def start(self, initial_bytes: bytes = b"") -> None:
         """Start. *first_socket* gets *initial_bytes* before all others."""
-        self._halves[0].start()
-        self._halves[1].start(initial_bytes)
+        self._directions[0].start()
+        self._directions[1].start(initial_bytes)
 
     def fail(self) -> None:
         self._close(abort)
 
-    def _on_half_end(self) -> None:
-        if all(each.is_done for each in self._halves):
+    def _on_direction_end(self) -> None:
+        if all(each.is_done for each in self._directions):
             self._close(socket.socket.close)
 
     def _close(self, close_socket: Callable[[socket.socket], None]) -> None:
         if self._sockets[0].fileno() < 0:
             return
-        for each in self._halves:
+        for each in self._directions:
             each.stop()
         for end in self._sockets:
             close_socket(end)
-        self._on_end(sum(each.byte_count for each in self._halves))
+        self._on_end(sum(each.byte_count for each in self._directions))
 
 
-class _Half:
+class _Direction:
     """One direction. It reads more bytes only after the sink has accepted all previous ones."""
 
     def __init__(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The captive portal API, RFC 8908: no client is captive, and each gets its own remaining volume.
 
-The client is the peer's address. If the peer is an HTTPS server (``behind``), the client is the address in its
-X-Forwarded-For.
+The client is the peer's address. If the peer is the web server in front (setting ``behind``), the client is
+the address in its X-Forwarded-For.
 ``bytes-remaining`` is the smallest number of bytes until the next step of a budget that counts this address, even
 if it has no connection. It is omitted if there is no such budget, or if the throttler does not run. If there are too
 many requests at once, or the throttler does not answer in time, the client must retry: an answer without the volume
-would mean that the client has none.
+would mean that no budget limits the client.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def captive_app(captive: Captive, throttler_client: ThrottlerClient) -> ASGIApp:
         client = client_address(peer, request.headers.getlist("x-forwarded-for"), captive.behind)
         if client is None:
             return JSONResponse({"error": "the client is unknown"}, 403)
-        status, found = await throttler_client.budgets_of(str(client))
-        if status in _RETRY_ERRORS:
+        outcome, found = await throttler_client.budgets_of(str(client))
+        if outcome in _RETRY_ERRORS:
             retry = str(_RETRY_SECONDS + randrange(_RETRY_SECONDS))
-            return JSONResponse({"error": _RETRY_ERRORS[status]}, 503, headers={"retry-after": retry})
+            return JSONResponse({"error": _RETRY_ERRORS[outcome]}, 503, headers={"retry-after": retry})
         document: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             document["user-portal-url"] = captive.user_portal_url

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptcp_common import journal
 from mptcp_portal.check_report import OLD_CONFIGURATION, Report, Transport, details, remaining_text, report
-from mptcp_portal.own_connection import KernelLookup, NewConnections, kernel_view
+from mptcp_portal.own_connection import KernelLookup, SingleRequestConnections, kernel_view
 from mptcp_portal.pages import SecureHeaders, application, common_files, page, static
 from mptcp_portal.squid_socket import SQUID_CONF_LINE, OldHeaderError, client_ends, endpoint, has_body, is_relayed
 from mptcp_portal.throttler_client import ThrottlerClient
@@ -73,7 +73,7 @@ def check_app(
     (own_addresses in squid.conf).
     """
 
-    new_connections = NewConnections(kernel_view)
+    single_request_connections = SingleRequestConnections(kernel_view)
     warning = _OldConfigurationWarning()
 
     async def make_report(request: Request) -> Report | None:
@@ -85,10 +85,10 @@ def check_app(
         if ends is None:
             return None
         relayed = is_relayed(request.scope["headers"])
-        kernel = await new_connections.view(ends) if relayed else kernel_view(ends)
+        kernel = await single_request_connections.view(ends) if relayed else kernel_view(ends)
         token = kernel.token if kernel else None
-        status, answer = await throttler_client.client(endpoint(ends.client), endpoint(ends.proxy), token)
-        return report(kernel, answer, status, relayed=relayed, user_agent=request.headers.get("user-agent", ""))
+        outcome, answer = await throttler_client.client(endpoint(ends.client), endpoint(ends.proxy), token)
+        return report(kernel, answer, outcome, relayed=relayed, user_agent=request.headers.get("user-agent", ""))
 
     async def as_html(request: Request) -> Response:
         found = await make_report(request)

@@ -47,12 +47,12 @@ class KernelView:
 
 @dataclass(frozen=True, slots=True)
 class Subflow:
-    """One path of the client's own connection."""
+    """One subflow of the client's own connection."""
 
     path: str | None
     address: str | None
     rate: int | None
-    """Cap, bits/s; None if the subflow has no cap, or if the rule closes the path."""
+    """Cap, bits/s; None if the subflow has no cap, or if it is held back without a rate."""
     capped: bool
     rule: str | None
     bytes: int | None

@@ -36,7 +36,7 @@ def kernel_view(ends: Ends) -> KernelView | None:
     return KernelView(not found[0].fell_back, found[0].subflows, found[0].token)
 
 
-class NewConnections:
+class SingleRequestConnections:
     """Looks up connections that carry only one request, such as a relay's (docs/relay.md). Because no further request
     can show later subflows, it waits for a second subflow."""
 

@@ -57,17 +57,18 @@ class ListenAddress:
         return ours.version == theirs.version and (ours == theirs or ours.is_unspecified or theirs.is_unspecified)
 
 
-def _is_complete(address: IPv4Address | IPv6Address) -> bool:
-    """Return whether *address* is enough to reach a host: a link-local IPv6 address also needs an interface."""
+def _names_one_host(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether *address* alone identifies a host. A multicast address does not, and a link-local IPv6 address
+    does not without an interface."""
     return not (address.is_multicast or (address.version == 6 and address.is_link_local))
 
 
 def _listen(value: object) -> ListenAddress:
     listen = ListenAddress(*address_and_port(value, "192.168.1.10:3181", "[fd00::1]:3181"))
     address = ip_address(listen.address)
-    if not _is_complete(address) or getattr(address, "ipv4_mapped", None):
+    if not _names_one_host(address) or getattr(address, "ipv4_mapped", None):
         raise ValueError(
-            f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6, where no program can listen; write "
+            f"{shown(value)} is link-local, multicast, or IPv4 written as IPv6: the portal cannot listen on it; write "
             "another address of this host"
         )
     return listen
@@ -88,7 +89,9 @@ def _host(value: object) -> str:
         try:
             # On a client, 0.0.0.0, :: and loopback addresses are the client itself.
             address = ip_address(value)
-            if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _is_complete(address):
+            if not (address.is_unspecified or address.is_loopback or address == _BROADCAST) and _names_one_host(
+                address
+            ):
                 return str(address)
         except ValueError:
             # Browsers parse a name whose last label is a number as an IPv4 address, or reject it (WHATWG URL).
@@ -283,14 +286,14 @@ class Onboarding:
 
     @property
     def proxy(self) -> str:
-        """The proxy as browsers write it."""
+        """ADDRESS:PORT of the proxy, as in the settings of a browser."""
         host = self.proxy_address
         return f"[{host}]:{self.proxy_port}" if ":" in host else f"{host}:{self.proxy_port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Captive:
-    """The captive portal API, checked. Either it has both files, or it is behind a web server."""
+    """The captive portal API, checked. Either it has both files, or a web server with HTTPS is in front."""
 
     listen: ListenAddress
     certificate: Path | None
@@ -336,9 +339,10 @@ def load_settings(text: str, source: str) -> Settings:
         if file_count == 1:
             complain(("captive_portal",), "certificate and key belong together; write both, or neither")
         if file_count == 0 and not captive.behind:
-            complain(("captive_portal",), "RFC 8908 requires HTTPS: write certificate and key, or behind")
+            message = "write certificate and key, or `behind` with the address of the web server in front"
+            complain(("captive_portal",), f"RFC 8908 requires HTTPS: {message}")
         if file_count and captive.behind:
-            complain(("captive_portal", "behind"), "write either certificate and key, or behind")
+            complain(("captive_portal", "behind"), "write either certificate and key, or `behind`, not both")
         for index, each in enumerate(captive.behind):
             if isinstance(each, str):
                 complain(("captive_portal", "behind", index), f"{shown(each)} is not an address; a name is not allowed")

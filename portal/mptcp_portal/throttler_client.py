@@ -3,9 +3,9 @@
 
 For each request, the daemon forks. Open check pages send a request every few seconds. Operating systems request their
 volume once, when they join a network, and all at the same time when an access point restarts. So each kind has its own
-queue. Each client (:mod:`mptcp_common.clients`) has one place in the queue of pages, and a share of the places in the
-queue of systems, because an IPv6 /64 is a whole LAN of phones, or one host with many addresses. So a client with many
-connections and addresses cannot exclude others.
+queue. Each client (:mod:`mptcp_common.clients`) has one place in the queue of check pages, and may take half of the
+queue of operating systems, because an IPv6 /64 is a whole LAN of phones, or one host with many addresses. So a client
+with many connections and addresses cannot exclude others.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ MAX_PAGES = 6
 """Maximum number of waiting check pages; they wait up to three seconds."""
 MAX_SYSTEMS = 20
 """Maximum number of waiting operating systems; they wait up to ten seconds, after which Android gives up."""
-MAX_SYSTEMS_PER_CLIENT = MAX_SYSTEMS // 2
-"""Maximum number of waiting operating systems per client. This suffices for the phones of one LAN, but a host with
-2**64 addresses leaves half of the places to others."""
+MAX_ADDRESSES_PER_NETWORK = MAX_SYSTEMS // 2
+"""Maximum number of waiting operating systems of one client, which may be a whole network. This suffices for the
+phones of one LAN, but a host with 2**64 addresses leaves half of the queue to others."""
 MAX_WAIT_SECONDS = MAX_SYSTEMS * PAUSE_SECONDS
 """Maximum time in a queue. Together with the request itself, it must stay below bounded.REQUEST_SECONDS."""
 CACHE_SECONDS = 1.0
@@ -89,7 +89,7 @@ class ThrottlerClient:
         self._path = path
         self._wait_until = time.monotonic() + start
         self._pages = _Queue(MAX_PAGES, 1, pause)
-        self._systems = _Queue(MAX_SYSTEMS, MAX_SYSTEMS_PER_CLIENT, pause)
+        self._systems = _Queue(MAX_SYSTEMS, MAX_ADDRESSES_PER_NETWORK, pause)
         self._cache: dict[str, tuple[float, Answer]] = {}
         self._running: dict[str, asyncio.Task[Answer]] = {}
         self._is_closed = False

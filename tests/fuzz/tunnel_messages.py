@@ -12,7 +12,7 @@ from mptcp_tunnel.kernel.packets import packet_of, parse_packet
 from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
 from mptcp_tunnel.message import MAX_SIZE, SIZE, VERSION, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC, MAX_PATHS, End, Ends, PathCounters
-from mptcp_tunnel.session import EXTRA_PATIENCE, MAX_DISPATCHES, Session
+from mptcp_tunnel.session import EXTRA_HOLD_TIME, MAX_SENT_COUNTERS, Session
 
 KEY = Key(b"fuzz" * 8)
 PROXY = End(ip_address("203.0.113.5"), 51820)
@@ -72,7 +72,9 @@ class Tunnel:
         index, kind = value % 10, Kind.ANSWER if value >= 250 else Kind.PROBE
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
-        message = Message(kind, index, numbers[0] or self.now + 1, TOKEN, path.last_sent, path.last_token, *numbers[1:])
+        message = Message(
+            kind, index, numbers[0] or self.now + 1, TOKEN, path.newest_sent_at, path.newest_token, *numbers[1:]
+        )
         self.deliver_to_proxy(pack(message, KEY), RELAYS[index % PATHS])
 
     def read(self, payload: bytes) -> Message:
@@ -102,14 +104,14 @@ class Tunnel:
     def check_invariants(self) -> None:
         for session in (self.relay, self.proxy):
             assert all(0 <= each <= MAX_DELAY for each in session.delays(self.now))
-            assert EXTRA_PATIENCE <= session.patience(self.now) <= MAX_DELAY + EXTRA_PATIENCE
+            assert EXTRA_HOLD_TIME <= session.hold_time(self.now) <= MAX_DELAY + EXTRA_HOLD_TIME
             silence = session.next_silence(self.now)
             assert silence is None or silence > self.now
             assert (silence is not None) == any(session.alive(self.now))
             for path in session.paths:
                 assert MIN_RATE <= path.estimator.rate <= MAX_RATE
                 assert 0 <= path.estimator.queue <= MAX_DELAY
-                assert len(path.dispatched) <= MAX_DISPATCHES
+                assert len(path.sent_bytes_at) <= MAX_SENT_COUNTERS
         assert all(path.remote is None or path.remote in RELAYS for path in self.proxy.paths)
 
 

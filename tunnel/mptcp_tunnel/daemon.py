@@ -73,7 +73,7 @@ class _RunningTunnel:
         kind = Kind.PROBE if self.is_relay else Kind.ANSWER
         count = len(tunnel.paths)  # none at a proxy
         self.session = Session(kind, [tunnel.peer] * count, os.urandom(16))
-        self.origins: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
+        self.starts: list[tuple[int, PathCounters]] = [(0, NO_COUNTERS)] * count
         """For each path: its ID, which is the time at which it got its current ends (nanoseconds since the epoch,
         unique), and its counters at that time."""
         self.inside: Ends | None = None
@@ -88,8 +88,8 @@ class _RunningTunnel:
         self.updated_at = 0
         """When the programs last got the states of this tunnel; 0 requests an update."""
         self.troubles: dict[int, str] = {}
-        self.patience = 0
-        """The patience that was last passed to the resequencer, nanoseconds."""
+        self.hold_time = 0
+        """How long the resequencer may hold a packet, as last passed to it, nanoseconds."""
         self.mtu: int | None = None
         """Size of the largest packet that all paths carry, as in the last log line about it."""
         self.next_check = self.scheduled_check = _NEVER
@@ -100,7 +100,7 @@ class _RunningTunnel:
         have two of the possible :data:`MAX_PATHS`."""
         while len(self.states) < count:
             self.session.paths.append(Path())
-            self.origins.append((0, NO_COUNTERS))
+            self.starts.append((0, NO_COUNTERS))
             self.states.append(None)
             self.minimum_delays.append(None)
             self.logged_alive.append(False)
@@ -135,7 +135,7 @@ class Daemon:
         self._device = self._gateway_check_part = 0
         self._latest_id = 0
         self.refused = 0
-        """Number of messages with a wrong code or an unknown sender."""
+        """Number of messages with a wrong authentication code or an unknown sender."""
 
     @contextmanager
     def kernel_objects(self) -> Iterator[None]:
@@ -209,7 +209,7 @@ class Daemon:
         self._programs.repair()
         if self._resequencer.repair():
             for running in self._running:
-                running.patience = running.updated_at = 0
+                running.hold_time = running.updated_at = 0
                 self._changed_tunnels[running] = None
 
     def _check_uplinks(self) -> None:
@@ -301,19 +301,19 @@ class Daemon:
         if before is None or _route_of(before) != _route_of(after):
             running.troubles.pop(index, None)
             log.info("%s: packets are sent from %s to the next hop %s", name, source, next_hop)
-            running.session.restart(index)
+            running.session.forget_estimates(index)
             self._set_path(running, index, after)
 
     def _set_path(self, running: _RunningTunnel, index: int, state: PathState | None) -> None:
         """Set a path's state; None means that the path no longer exists."""
         before = running.states[index]
         if before is not None and (state is None or before.outside != state.outside):
-            self._programs.forget_outside(before.outside, (running.number, index))
+            self._programs.remove_outside_ends(before.outside, (running.number, index))
         if state is not None:
             if before is None or before.outside != state.outside:
                 self._latest_id = max(self._latest_id + 1, time.time_ns())
-                running.origins[index] = self._latest_id, running.session.paths[index].counters
-            self._programs.set_outside({state.outside: (running.number, index)})
+                running.starts[index] = self._latest_id, running.session.paths[index].counters
+            self._programs.set_outside_ends({state.outside: (running.number, index)})
         running.states[index], running.updated_at = state, 0
         if not running.is_relay:
             self._changed_tunnels[running] = None
@@ -420,13 +420,13 @@ class Daemon:
             self._routed_versions.add(version)
         if running.inside is not None:
             log.warning("tunnel %s: its relay now uses IPv%d", running.tunnel.name, version)
-            self._programs.forget_inside(running.inside)
+            self._programs.remove_inside_ends(running.inside)
             for index, path in enumerate(running.session.paths):
                 if path.remote is not None and path.remote.address.version != version:
                     self._set_path(running, index, None)
                     path.remote = None
         running.inside = inside
-        running.patience = 0  # the resequencer does not know these ends yet
+        running.hold_time = 0  # the resequencer does not know these ends yet
 
     def _update_programs(self, running: _RunningTunnel, now: int) -> None:
         """Pass the changes of a tunnel to the programs."""
@@ -449,11 +449,11 @@ class Daemon:
         if is_due or any(map(_differ, running.states, after)):
             running.states, running.updated_at = after, now
             running.minimum_delays = [path.estimator.delays.minimum(now) for path in session.paths]
-            patience = session.patience(now)
-            if abs(patience - running.patience) > 1_000_000:
-                running.patience = patience
+            hold_time = session.hold_time(now)
+            if abs(hold_time - running.hold_time) > 1_000_000:
+                running.hold_time = hold_time
                 try:
-                    self._resequencer.set_patience(inside.remote, patience)
+                    self._resequencer.set_hold_time(inside.remote, hold_time)
                 except KernelError as error:
                     log.warning("%s; packets pass in the order of arrival", error)
             split = running.tunnel.split
@@ -469,7 +469,7 @@ class Daemon:
 
     def _class_and_cap(self, running: _RunningTunnel, index: int) -> tuple[int, int]:
         """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""
-        return self._classes.get(running.origins[index][0], (0, 0))
+        return self._classes.get(running.starts[index][0], (0, 0))
 
     def _with_estimates(
         self, running: _RunningTunnel, index: int, path: PathState, alive: bool, cost: int
@@ -488,7 +488,7 @@ class Daemon:
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
             if state is None and not running.is_relay:
                 continue
-            estimator, (path_id, counters_at_start) = path.estimator, running.origins[index]
+            estimator, (path_id, counters_at_start) = path.estimator, running.starts[index]
             counters = PathCounters(*(map(int.__sub__, path.counters, counters_at_start)))
             ends = None if state is None else state.outside
             last_message_at = estimator.last_message_at

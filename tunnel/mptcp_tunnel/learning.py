@@ -14,8 +14,8 @@ the splitter of this end had sent. No acknowledgements are needed.
 - **Rate**: while the path has a queue that consists mostly of the tunnel's packets, the delivered rate is the capacity
   of the path. If it has no queue although the assumed rate is used up, the path can carry more, and the assumed rate
   rises by :data:`RISE_FACTOR` per sample.
-- **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that were dispatched and not delivered.
-- **Alive or silent**: a path is silent after :data:`DEAD_SECONDS` without a message.
+- **Loss**: the share of the bytes of the last :data:`LOSS_SECONDS` that the splitter sent and that were not delivered.
+- **Alive or silent**: a path is silent after :data:`SILENT_SECONDS` without a message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 SECOND: Final = 1_000_000_000
 DELAY_SECONDS: Final = 30.0
 _DELAY_WINDOW: Final = round(DELAY_SECONDS * SECOND)
-DEAD_SECONDS: Final = 0.3
+SILENT_SECONDS: Final = 0.3
 """A path is silent after this time without a message. Probes come twenty times a second."""
-_DEAD_TIME: Final = round(DEAD_SECONDS * SECOND)
+_SILENT_TIME: Final = round(SILENT_SECONDS * SECOND)
 MIN_QUEUE: Final = 5_000_000
 """A path had a queue if a message took longer than the fastest message by more than the jitter plus this many
 nanoseconds."""
@@ -81,15 +81,15 @@ class Sample(NamedTuple):
 
     time: int
     """When the message arrived at this end, by the clock of this end."""
-    sent: int
+    sent_at: int
     """When this end sent the message whose token the received message echoes."""
-    arrived: int
+    arrived_at: int
     """When that message arrived at the other end, by the clock of the other end."""
-    counter_time: int
+    counted_at: int
     """When the joiner's counter was read at the other end, by the clock of the other end."""
-    delivered: int
-    """Bytes that the joiner at the other end had counted at ``counter_time``."""
-    dispatched: int
+    delivered_bytes: int
+    """Bytes that the joiner at the other end had counted at ``counted_at``."""
+    sent_bytes: int
     """Bytes that the splitter of this end had counted when the message was sent."""
 
 
@@ -134,7 +134,7 @@ class PathEstimator:
         self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
         """The last queues found while the tunnel was idle."""
         self._lasting_queues: list[int] = []
-        """The last queue that jitter explains, and all queues since then."""
+        """The last queue that was at most the jitter plus :data:`MIN_QUEUE`, and all longer queues since then."""
         self._lasting_since = 0
         self.last_message_at: int | None = None
         """When the last message arrived that echoed a newer token than all earlier messages; None if no message did."""
@@ -147,16 +147,16 @@ class PathEstimator:
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than the previous ones."""
-        if sample.sent > self._latest:  # a message that echoes an older token does not show that the path is alive
-            self._latest, self.last_message_at = sample.sent, sample.time
-        self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), MAX_DELAY)
+        if sample.sent_at > self._latest:  # a message that echoes an older token does not show that the path is alive
+            self._latest, self.last_message_at = sample.sent_at, sample.time
+        self.queue = min(self.delays.add(sample.time, sample.arrived_at - sample.sent_at), MAX_DELAY)
         samples = self._samples
         if samples:
             last = samples[-1][0]
             if (
-                sample.delivered < last.delivered
-                or sample.counter_time <= last.counter_time
-                or sample.dispatched < last.dispatched
+                sample.delivered_bytes < last.delivered_bytes
+                or sample.counted_at <= last.counted_at
+                or sample.sent_bytes < last.sent_bytes
             ):
                 samples.clear()  # one of the ends restarted
                 self._loss_samples.clear()
@@ -165,19 +165,19 @@ class PathEstimator:
             self._loss_samples.append(sample)
             while self._loss_samples[0].time < sample.time - LOSS_SECONDS * SECOND:
                 self._loss_samples.popleft()
-        while len(samples) > 2 and samples[1][0].counter_time <= sample.counter_time - AVERAGING_TIME:
+        while len(samples) > 2 and samples[1][0].counted_at <= sample.counted_at - AVERAGING_TIME:
             samples.popleft()
         first = samples[0][0]
-        span = sample.counter_time - first.counter_time
+        span = sample.counted_at - first.counted_at
         if span < AVERAGING_TIME // 2:
             return
-        carried_rate = 8 * (sample.delivered - first.delivered) * SECOND / span
-        dispatched_rate = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
+        carried_rate = 8 * (sample.delivered_bytes - first.delivered_bytes) * SECOND / span
+        sent_rate = 8 * (sample.sent_bytes - first.sent_bytes) * SECOND / max(1, sample.sent_at - first.sent_at)
         self._learn_jitter(sample.time, carried_rate)
         limit = self.jitter + MIN_QUEUE
         if min(queue for _, queue in samples) > limit:
             # A queue that other traffic causes does not show how much of the tunnel's traffic the path could carry.
-            if carried_rate > OWN_SHARE * self.rate or dispatched_rate > carried_rate / DRAIN_SHARE:
+            if carried_rate > OWN_SHARE * self.rate or sent_rate > carried_rate / DRAIN_SHARE:
                 self.rate, self.full_rate = DRAIN_SHARE * carried_rate, carried_rate
         elif (
             self.queue > limit
@@ -207,15 +207,15 @@ class PathEstimator:
 
     def silent_at(self, interval: int) -> int:
         """Return when the path becomes silent if no further message comes; 0 if no message ever came."""
-        return 0 if self.last_message_at is None else self.last_message_at + max(_DEAD_TIME, 3 * interval) + 1
+        return 0 if self.last_message_at is None else self.last_message_at + max(_SILENT_TIME, 3 * interval) + 1
 
-    def restart_clock(self) -> None:
-        """Forget all measurements with the other end's clock, because that clock restarted."""
+    def forget_clock(self) -> None:
+        """Forget all measurements with the other end's clock, because that clock or the route has changed."""
         self.delays = DelayEstimator()
-        self.restart()
+        self.forget_samples()
 
-    def restart(self) -> None:
-        """Forget the delivered bytes, because the path was dead for some time, or has another address now."""
+    def forget_samples(self) -> None:
+        """Forget the current queue and the samples of delivered bytes."""
         self._samples.clear()
         self._loss_samples.clear()
         self.queue = 0
@@ -238,10 +238,10 @@ class PathEstimator:
         if not self._samples:
             return None
         first, last = self._loss_samples[0], self._samples[-1][0]
-        dispatched = last.dispatched - first.dispatched
-        if dispatched < MIN_LOSS_BYTES:
+        sent_bytes = last.sent_bytes - first.sent_bytes
+        if sent_bytes < MIN_LOSS_BYTES:
             return None
-        return max(0.0, 1 - (last.delivered - first.delivered) / dispatched)
+        return max(0.0, 1 - (last.delivered_bytes - first.delivered_bytes) / sent_bytes)
 
 
 def excess_delays(estimators: Sequence[DelayEstimator], now: int) -> list[int]:

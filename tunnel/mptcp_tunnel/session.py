@@ -25,11 +25,10 @@ PROBE_INTERVAL: Final = SECOND // 20
 IDLE_PROBE_INTERVAL: Final = SECOND
 IDLE_AFTER: Final = 5 * SECOND
 """The tunnel counts as idle this many nanoseconds after its last packet."""
-EXTRA_PATIENCE: Final = SECOND // 100
-"""Nanoseconds added to the difference of the delays to get the patience of the resequencer."""
-MAX_DISPATCHES: Final = 64
-"""The splitter's counter is stored for this many messages: those of the last 3 s, or of the last minute if the tunnel
-is idle."""
+EXTRA_HOLD_TIME: Final = SECOND // 100
+"""Nanoseconds that the resequencer waits for a missing packet in addition to the difference of the delays."""
+MAX_SENT_COUNTERS: Final = 64
+"""Maximum size of ``Path.sent_bytes_at``: the messages of the last 3 s, or of the last minute if the tunnel is idle."""
 MAX_UNPROVEN_ANSWERS: Final = 100
 """Maximum number of answers to unproven addresses in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
@@ -43,14 +42,14 @@ class Path:
     """Delay in the direction to this end."""
     remote: End | None = None
     """The other end's proven address on this path."""
-    last_echoed: int = 0
-    """``sent`` of this end's message that the newest received message answers."""
-    last_sent: int = 0
-    """``sent`` of the newest received message."""
-    last_token: int = 0
-    last_received_at: int = 0
-    dispatched: dict[int, int] = field(default_factory=dict)
-    """The splitter's byte counter when a message was sent to ``remote``, by the message's ``sent``."""
+    newest_echoed_sent_at: int = 0
+    """When this end sent the message that the newest received message echoes."""
+    newest_sent_at: int = 0
+    """When the other end sent the newest received message, by the clock of the other end."""
+    newest_token: int = 0
+    newest_received_at: int = 0
+    sent_bytes_at: dict[int, int] = field(default_factory=dict)
+    """For each message sent to ``remote``: the time at which it was sent, and the splitter's byte counter then."""
     sizes: SizeSearch = field(default_factory=SizeSearch)
     next_probe: int = 0
     counters: PathCounters = NO_COUNTERS
@@ -101,10 +100,10 @@ class Session:
                 headers = 28 if path.remote.address.version == 4 else 48
                 yield index, self._message(index, path.remote, sent), size - headers
 
-    def restart(self, index: int) -> None:
+    def forget_estimates(self, index: int) -> None:
         """Forget the estimates of a path, because it has another route now."""
         path = self.paths[index]
-        path.estimator.restart_clock()
+        path.estimator.forget_clock()
         path.incoming, path.sizes = DelayEstimator(), SizeSearch()
 
     def receive(
@@ -123,30 +122,30 @@ class Session:
             return (self._message(message.path, source, now, message, received_at) if must_answer else None), False
         # A message that echoes a later token of this end is newer. ``sent`` is not enough, because the clock of a
         # restarted host begins at 0 again.
-        if (message.echoed_sent, message.sent) <= (path.last_echoed, path.last_sent):
+        if (message.echoed_sent, message.sent) <= (path.newest_echoed_sent_at, path.newest_sent_at):
             return None, False  # out of order, or a duplicate
-        path.last_echoed = message.echoed_sent
+        path.newest_echoed_sent_at = message.echoed_sent
         if path.sizes.process_answer(message.echoed_sent):
             return None, False  # a large message takes longer because of its size, and must not look like a queue
-        path.last_sent, path.last_token, path.last_received_at = message.sent, message.token, received_at
+        path.newest_sent_at, path.newest_token, path.newest_received_at = message.sent, message.token, received_at
         duration = received_at - message.sent
         minimum = path.incoming.minimum(now)
         if minimum is not None and abs(duration - minimum) > MAX_DELAY:  # the other host's clock restarted
             for each in self.paths:  # all paths share the clock offset
                 each.incoming = DelayEstimator()
-                each.estimator.restart_clock()
+                each.estimator.forget_clock()
         address_changed = path.remote != source
         if address_changed:
-            self.restart(message.path)
+            self.forget_estimates(message.path)
         path.incoming.add(now, duration)
         self._last_expected_interval = self._expected_interval(now)
-        dispatched = path.dispatched.get(message.echoed_sent)
+        sent_bytes = path.sent_bytes_at.get(message.echoed_sent)
         if address_changed:
-            path.remote, dispatched = source, path.counters.sent_bytes
-            path.dispatched.clear()
-        if dispatched is not None:
-            arrived, counter_time, delivered = message.echoed_received_at, message.sent, message.received_bytes
-            path.estimator.observe(Sample(now, message.echoed_sent, arrived, counter_time, delivered, dispatched))
+            path.remote, sent_bytes = source, path.counters.sent_bytes
+            path.sent_bytes_at.clear()
+        if sent_bytes is not None:
+            arrived_at, counted_at, delivered = message.echoed_received_at, message.sent, message.received_bytes
+            path.estimator.observe(Sample(now, message.echoed_sent, arrived_at, counted_at, delivered, sent_bytes))
         return (
             self._message(message.path, source, now, message, received_at) if must_answer else None
         ), address_changed
@@ -179,8 +178,8 @@ class Session:
         expected = self._expected_interval(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         minimum = min((each for each in times if each > now), default=None)
-        probing_often_from = self._resumed_at + 2 * IDLE_PROBE_INTERVAL
-        return minimum if minimum is None or probing_often_from <= now else min(minimum, probing_often_from)
+        short_interval_from = self._resumed_at + 2 * IDLE_PROBE_INTERVAL
+        return minimum if minimum is None or short_interval_from <= now else min(minimum, short_interval_from)
 
     def probe_interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
@@ -194,9 +193,9 @@ class Session:
         """Return each path's cost, nanoseconds: its delay in excess of the minimum, plus an amount for its loss."""
         return [delay + path.estimator.loss_cost for delay, path in zip(self.delays(now), self.paths, strict=True)]
 
-    def patience(self, now: int) -> int:
+    def hold_time(self, now: int) -> int:
         """Return how long a received packet may wait for an earlier packet on another path."""
-        return max(excess_delays([path.incoming for path in self.paths], now)) + EXTRA_PATIENCE
+        return max(excess_delays([path.incoming for path in self.paths], now)) + EXTRA_HOLD_TIME
 
     def _expected_interval(self, now: int) -> int:
         """Return the expected interval of messages. After an idle time it stays long for a while, because the other end
@@ -219,11 +218,11 @@ class Session:
         path = self.paths[index]
         counters = path.counters
         if to == path.remote:
-            path.dispatched[now] = counters.sent_bytes
-            if len(path.dispatched) > MAX_DISPATCHES:
-                del path.dispatched[next(iter(path.dispatched))]
+            path.sent_bytes_at[now] = counters.sent_bytes
+            if len(path.sent_bytes_at) > MAX_SENT_COUNTERS:
+                del path.sent_bytes_at[next(iter(path.sent_bytes_at))]
         echoed = (
-            (path.last_sent, path.last_token, path.last_received_at)
+            (path.newest_sent_at, path.newest_token, path.newest_received_at)
             if answered is None
             else (answered.sent, answered.token, received_at)
         )

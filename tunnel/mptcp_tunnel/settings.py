@@ -74,9 +74,10 @@ class TunnelSection(Section):
     )
     mode: Annotated[str, one_of(*MODES)] = Field(
         default="spill",
-        description="How to choose a packet's path. spill: the path that finishes sending first, where a longer delay "
-        "counts up to spill_ms; rate: the same without delays; earliest: the path where it arrives first; order: the "
-        "first in the relay's file whose queue is short; weights: by fixed shares; one: the first that is alive.",
+        description="How to choose a packet's path. spill: the path on which it would arrive first, where at most "
+        "spill_ms of a path's additional delay counts; rate: the same without any delay; earliest: the same with the "
+        "whole delay; order: the first in the relay's file whose queue is short; weights: by fixed shares; one: the "
+        "first that is alive.",
     )
     spill_ms: Annotated[int, between(0, 1000)] | None = Field(
         default=None,
@@ -165,7 +166,8 @@ def load_settings(text: str, source: str) -> Settings:
             )
         if each.peer is None and not section.uplinks:
             complain(
-                key_path, 'a tunnel without a "peer" belongs to a proxy, which needs "uplinks": interfaces for relays'
+                key_path,
+                'a tunnel without a "peer" belongs to a proxy, which needs "uplinks"; write its interfaces to relays',
             )
         if each.peer is not None and not 2 <= len(each.paths) <= MAX_PATHS:
             complain(key_path, f"{len(each.paths)} paths; a relay has 2 to {MAX_PATHS}")
@@ -173,10 +175,11 @@ def load_settings(text: str, source: str) -> Settings:
             complain((*key_path, "paths"), "two paths have the same interface")
         if each.spill_ms is not None and each.mode not in _MODES_WITH_SPILL:
             complain(
-                (*key_path, "spill_ms"), f"mode {each.mode} has no spill; use mode {alternatives(_MODES_WITH_SPILL)}"
+                (*key_path, "spill_ms"),
+                f"mode {each.mode} does not use it; write mode {alternatives(_MODES_WITH_SPILL)}",
             )
         if each.weights and each.mode != "weights":
-            complain((*key_path, "weights"), f'mode {each.mode} has no weights; write "mode: weights"')
+            complain((*key_path, "weights"), f'mode {each.mode} does not use weights; write "mode: weights"')
         if each.mode == "weights":
             minimum, maximum = (2, MAX_PATHS) if each.peer is None else (len(each.paths),) * 2
             if not minimum <= len(each.weights) <= maximum:

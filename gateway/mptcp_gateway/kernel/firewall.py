@@ -39,7 +39,7 @@ def remove() -> None:
     apply(REMOVAL)
 
 
-def forget(mark: int) -> None:
+def forget_connections(mark: int) -> None:
     """Flush tracked connections with this mark, so that their next packet gets a new route and translation. Raises
     KernelError."""
     try:

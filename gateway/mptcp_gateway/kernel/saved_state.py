@@ -72,7 +72,7 @@ class SavedState:
             refused.append(str(error))
         return refused
 
-    def open_home(self, devices: Iterable[str], uplinks: Iterable[str]) -> list[str]:
+    def enable_forwarding(self, devices: Iterable[str], uplinks: Iterable[str]) -> list[str]:
         """Make this host forward packets between the home and the uplinks; return the kernel's refusals.
 
         A router ignores router advertisements unless accept_ra is 2 (ip-sysctl.rst). Redirects are disabled, because a
@@ -99,7 +99,7 @@ class SavedState:
         sysctls |= forwarding
         return [text for name, value in sysctls.items() for text in self._ensure_sysctl(name, value)]
 
-    def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
+    def loosen_rp_filters(self, devices: Iterable[tuple[str, int]]) -> list[str]:
         """Set rp_filter of new devices, given by name and index, to loose; return the kernel's refusals."""
         refused = []
         for device, index in devices:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 import assert from "node:assert/strict";
 import test from "node:test";
-import {eventsBetween, viewOf} from "../../../console/mptcp_console/static/js/view.mjs";
+import {eventsAddress, viewOf} from "../../../console/mptcp_console/static/js/view.mjs";
 
 test("an address selects a view", () => {
   for (const name of ["clients", "connections", "events", "policy", "what-if", "health"]) {
@@ -22,7 +22,7 @@ test("an invalid address selects the live page", () => {
 });
 
 test("a span of events has an address", () => {
-  assert.equal(eventsBetween(1_795_000_000.6, 1_795_000_015.2), "#events/1795000000-1795000016");
+  assert.equal(eventsAddress(1_795_000_000.6, 1_795_000_015.2), "#events/1795000000-1795000016");
   assert.deepEqual(viewOf("#events/1795000000-1795000016"), {view: "events", token: "", span: "1795000000-1795000016", client: ""});
   for (const hash of ["#events/1795000000", "#events/x-y", "#events/1-2-3", "#policy/1-2"]) assert.equal(viewOf(hash).span, "", hash);
 });

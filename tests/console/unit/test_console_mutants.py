@@ -262,7 +262,8 @@ MUTANTS = {
         test_event_log.test_counts_outlast_dropped_events,
     ),
     "missing events are not reported": Mutant(
-        return_always(EventLog, "missing_before", None), test_watch.test_watch_reports_when_its_complete_events_begin
+        return_always(EventLog, "mark_missing_before", None),
+        test_watch.test_watch_reports_when_its_complete_events_begin,
     ),
     "the latest events are returned instead of the nearest": Mutant(
         set_to(EventLog, "nearest", lambda self, event_filter, time, limit: self.newest(event_filter, limit)),

@@ -88,7 +88,7 @@ def test_listener_on_loopback_requires_a_token_unless_open_to_this_host(tmp_path
     assert read_settings(write_settings(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
     found = problems(write_settings(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
     assert f"{file}:2: open_to_this_host: " in found
-    assert "the token of token_file is not used" in found
+    assert "is true, so token_file is not used" in found
 
 
 def test_console_without_settings_requires_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_newest_events_are_kept_and_complete_since_a_known_time() -> None:
 def test_counts_outlast_dropped_events() -> None:
     """Defect: if there were many events, nothing was known about a time ten minutes ago."""
     log = EventLog(limit=3)
-    log.missing_before(NOW - 100)
+    log.mark_missing_before(NOW - 100)
     for number in range(50):
         log.add(event(NOW + number, kind="applied" if number % 2 else "lifted"))
     assert len(log) == 3
@@ -47,10 +47,10 @@ def test_counts_outlast_dropped_events() -> None:
 def test_complete_since_is_within_the_last_hour() -> None:
     """Defect: without any event, the page showed that the list of events was complete from the beginning."""
     log = EventLog()
-    log.missing_before(NOW - 2 * SPAN)
+    log.mark_missing_before(NOW - 2 * SPAN)
     log.forget(NOW)
     assert (log.since, log.counted_since) == (NOW - SPAN, NOW - SPAN)
-    log.missing_before(NOW)
+    log.mark_missing_before(NOW)
     log.forget(NOW + 10)
     assert (log.since, log.counted_since) == (NOW, NOW)
     log.forget(NOW - 500)

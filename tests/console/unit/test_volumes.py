@@ -118,7 +118,7 @@ def test_volume_starts_later_if_console_and_throttler_were_down() -> None:
 
 def test_volumes_are_written_at_shutdown(tmp_path: Path) -> None:
     async def saved_volumes() -> None:
-        task = asyncio.create_task(SavedVolumes(str(tmp_path)).keep(lambda: b"{}"))
+        task = asyncio.create_task(SavedVolumes(str(tmp_path)).keep_writing(lambda: b"{}"))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -38,7 +38,7 @@ def record_outcome(watch: HealthWatch, way: Way, outcome: Outcome, now: float) -
 def watch_with_good_ways(now: float = 0.0) -> HealthWatch:
     """Return a watch with three good ways."""
     watch = HealthWatch()
-    watch.follow({DSL: DSL_ACCESS, LTE: LTE_ACCESS, LTE6: LTE6_ACCESS}, now)
+    watch.update_ways({DSL: DSL_ACCESS, LTE: LTE_ACCESS, LTE6: LTE6_ACCESS}, now)
     for way in list(watch.begin_due_trials(now, VERSIONS)):
         record_outcome(watch, way, GOOD, now)
     return watch
@@ -48,7 +48,7 @@ def watch_with_good_ways(now: float = 0.0) -> HealthWatch:
 def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: list[Outcome]) -> None:
     """In this test, the way has never been good."""
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
-    watch.follow({DSL: DSL_ACCESS}, now)
+    watch.update_ways({DSL: DSL_ACCESS}, now)
     for outcome in outcomes:
         now = max(now + 61, watch.ways[DSL].next_trial)  # so long after the last trial that damping does not apply
         assert list(watch.begin_due_trials(now, VERSIONS)) == [DSL]
@@ -72,7 +72,7 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
         assert list(watch.find_dead(now)) == []
         list(watch.begin_due_trials(now, VERSIONS))
         record_outcome(watch, way, outcome, now + 4)
-        watch.suspect({DSL_ACCESS.address, LTE_ACCESS.address}, now + 4)
+        watch.mark_suspects({DSL_ACCESS.address, LTE_ACCESS.address}, now + 4)
         assert watch.find_dead(now + 4) == [], "a way was considered dead before another had an answer"
         assert watch.verdicts == dict.fromkeys((DSL, LTE, LTE6), Verdict.GOOD)
 
@@ -81,7 +81,7 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
     watch = watch_with_good_ways()
     watch.ways[DSL].next_trial = 1
     list(watch.begin_due_trials(1, VERSIONS))
-    watch.suspect({DSL_ACCESS.address}, 2)
+    watch.mark_suspects({DSL_ACCESS.address}, 2)
     watch.find_dead(2)
     assert watch.ways[LTE6].next_trial == IDLE_SECONDS
     watch.ways[LTE6].proven_at = 100
@@ -90,7 +90,7 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
 
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = watch_with_good_ways()
-    watch.suspect({DSL_ACCESS.address}, 0.5)
+    watch.mark_suspects({DSL_ACCESS.address}, 0.5)
     assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, VERSIONS)) == [], "a lossy way was tried too early"
     assert list(watch.begin_due_trials(SUSPECT_SECONDS, VERSIONS)) == [DSL]
     now = SUSPECT_SECONDS + 1
@@ -127,15 +127,15 @@ def test_uplinks_stay_good_when_the_parent_returns() -> None:
 def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     watch = watch_with_good_ways()
     down = {DSL: replace(DSL_ACCESS, carrier=False), LTE: LTE_ACCESS}
-    watch.follow(down, 5)
+    watch.update_ways(down, 5)
     assert watch.find_dead(5) == []
     assert LTE in watch.begin_due_trials(5, VERSIONS)
     record_outcome(watch, LTE, GOOD, 5.1)
     assert watch.find_dead(5.1) == [DSL]
-    watch.follow({DSL: DSL_ACCESS, LTE: LTE_ACCESS}, 6)
+    watch.update_ways({DSL: DSL_ACCESS, LTE: LTE_ACCESS}, 6)
     assert watch.ways[DSL].next_trial == 6
     new = HealthWatch()
-    new.follow(down, 0)
+    new.update_ways(down, 0)
     assert list(new.ways) == [LTE], "a way without a link was tried"
 
 
@@ -147,7 +147,7 @@ def test_ip_version_without_a_known_parent_is_not_tried() -> None:
 
 def test_flapping_uplink_must_answer_several_times() -> None:
     watch, now = HealthWatch(), 0.0
-    watch.follow({DSL: DSL_ACCESS}, now)
+    watch.update_ways({DSL: DSL_ACCESS}, now)
     verdict_changes = []
     outcomes = [PLAIN, DEAD, DEAD, PLAIN, DEAD, DEAD, *[PLAIN] * MIN_ANSWERS]
     for outcome in outcomes:
@@ -165,8 +165,8 @@ def test_returned_link_counts_as_a_new_way() -> None:
     watch.ways[DSL].next_trial = 1
     list(watch.begin_due_trials(1, VERSIONS))
     generation = watch.ways[DSL].generation
-    watch.follow({LTE: LTE_ACCESS}, 1)
-    watch.follow({DSL: DSL_ACCESS, LTE: LTE_ACCESS}, 1)
+    watch.update_ways({LTE: LTE_ACCESS}, 1)
+    watch.update_ways({DSL: DSL_ACCESS, LTE: LTE_ACCESS}, 1)
     assert watch.verdicts[DSL] is Verdict.UNTRIED
     assert list(watch.begin_due_trials(1, VERSIONS)) == [DSL]
     assert not watch.record(DSL, generation, GOOD, 2), "the outcome of a trial over the earlier link counted"
@@ -176,7 +176,7 @@ def test_returned_link_counts_as_a_new_way() -> None:
 @pytest.mark.parametrize("before", [Verdict.UNTRIED, Verdict.DEAD])
 def test_refusal_proves_the_uplink(before: Verdict) -> None:
     watch = HealthWatch()
-    watch.follow({DSL: DSL_ACCESS}, 0)
+    watch.update_ways({DSL: DSL_ACCESS}, 0)
     watch.ways[DSL].verdict = before
     list(watch.begin_due_trials(0, VERSIONS))
     assert record_outcome(watch, DSL, REFUSED, 1)

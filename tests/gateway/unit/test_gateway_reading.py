@@ -325,13 +325,13 @@ def test_strict_rp_filter_of_a_later_device_is_loosened(monkeypatch: pytest.Monk
         rp_filter_file(device).parent.mkdir(parents=True)
         rp_filter_file(device).write_text(value)
     saved = SavedState(tmp_path / "before.json")
-    assert saved.loosen([("eth0", 2), ("eth1", 3)]) == []
+    assert saved.loosen_rp_filters([("eth0", 2), ("eth1", 3)]) == []
     assert [rp_filter_file(device).read_text() for device in ("eth0", "eth1", "usb0")] == ["2", "0", "1"]
     rp_filter_file("eth0").write_text("1")  # changed by the operator
-    saved.loosen([("eth0", 2), ("usb0", 9)])
+    saved.loosen_rp_filters([("eth0", 2), ("usb0", 9)])
     assert [rp_filter_file(device).read_text() for device in ("eth0", "usb0")] == ["1", "2"]
     rp_filter_file("usb0").write_text("1")  # the device was plugged in again
-    saved.loosen([("usb0", 10)])
+    saved.loosen_rp_filters([("usb0", 10)])
     assert rp_filter_file("usb0").read_text() == "2"
     monkeypatch.setattr(saved_state, "endpoints", dict)
     saved.restore()

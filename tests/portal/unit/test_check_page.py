@@ -22,7 +22,7 @@ from mptcp_portal.check_page import check_app
 from mptcp_portal.check_report import KernelView, ThrottlerOutcome
 from mptcp_portal.netlink import Ends
 from mptcp_portal.onboarding_page import onboarding_app
-from mptcp_portal.own_connection import KernelLookup, NewConnections
+from mptcp_portal.own_connection import KernelLookup, SingleRequestConnections
 from mptcp_portal.throttler_client import MAX_PAGES, MAX_SYSTEMS, ThrottlerClient
 
 WITH_PROFILE = "profile: {wifi: Home}"
@@ -197,7 +197,7 @@ def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pyt
     def view_after(*found: KernelView | None) -> tuple[KernelView | None, int]:
         nonlocal lookups
         subflows[:], lookups = found, 0
-        return asyncio.run(NewConnections(look_up).view(ends_of(1))), lookups
+        return asyncio.run(SingleRequestConnections(look_up).view(ends_of(1))), lookups
 
     single, double, plain = KernelView(True, 1, 5), KernelView(True, 2, 5), KernelView(False)
     assert view_after(single, single, double) == (double, 3)
@@ -210,7 +210,7 @@ def test_page_behind_a_relay_waits_briefly_for_a_second_subflow(monkeypatch: pyt
     async def many_requests() -> None:
         await asyncio.gather(*(connections.view(ends_of(each)) for each in range(50)))
 
-    connections, subflows[:], lookups = NewConnections(look_up), [single], 0
+    connections, subflows[:], lookups = SingleRequestConnections(look_up), [single], 0
     asyncio.run(many_requests())
     assert lookups == own_connection.MAX_WAITING * own_connection.MAX_LOOKUPS + 50 - own_connection.MAX_WAITING
 

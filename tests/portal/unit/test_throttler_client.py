@@ -18,8 +18,8 @@ from mptcp_portal.bounded import REQUEST_SECONDS
 from mptcp_portal.check_report import ThrottlerOutcome
 from mptcp_portal.throttler_client import (
     _TIMEOUT,
+    MAX_ADDRESSES_PER_NETWORK,
     MAX_SYSTEMS,
-    MAX_SYSTEMS_PER_CLIENT,
     MAX_WAIT_SECONDS,
     ThrottlerClient,
 )
@@ -139,20 +139,20 @@ def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
 
     When an access point started again, one phone got its volume, and all others got BUSY.
     """
-    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MAX_SYSTEMS_PER_CLIENT + 2)]
-    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_SYSTEMS - MAX_SYSTEMS_PER_CLIENT + 2)]
+    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MAX_ADDRESSES_PER_NETWORK + 2)]
+    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_SYSTEMS - MAX_ADDRESSES_PER_NETWORK + 2)]
     statuses = statuses_of(tmp_path / "s", [*phones, *elsewhere])
-    assert statuses[: len(phones)] == [ThrottlerOutcome.ANSWERED] * MAX_SYSTEMS_PER_CLIENT + [ThrottlerOutcome.BUSY]
+    assert statuses[: len(phones)] == [ThrottlerOutcome.ANSWERED] * MAX_ADDRESSES_PER_NETWORK + [ThrottlerOutcome.BUSY]
     assert set(statuses[len(phones) :]) == {ThrottlerOutcome.ANSWERED}
 
 
 def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
-    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MAX_SYSTEMS_PER_CLIENT + 1)]
+    phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MAX_ADDRESSES_PER_NETWORK + 1)]
 
     async def send_groups() -> list[ThrottlerOutcome]:
         throttler_client, found = ThrottlerClient(tmp_path / "s", pause=0.001), []
-        for begin in range(0, len(phones), MAX_SYSTEMS_PER_CLIENT):
-            group = phones[begin : begin + MAX_SYSTEMS_PER_CLIENT]
+        for begin in range(0, len(phones), MAX_ADDRESSES_PER_NETWORK):
+            group = phones[begin : begin + MAX_ADDRESSES_PER_NETWORK]
             found += [
                 status for status, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in group))
             ]

@@ -290,7 +290,7 @@ def test_packet_of_an_unconfigured_tunnel_is_dropped(kernel: Kernel, version: in
     """Defect: the packet was sent to port 0 of the address 0.0.0.0."""
     outside, inside = ends(version, 1, 4501), ends(version, 0, 51820)
     arriving = Frame(1000).packed(Ends(outside.remote, outside.local), 7)
-    kernel.programs.set_outside({outside: (version, 3)})
+    kernel.programs.set_outside_ends({outside: (version, 3)})
     assert kernel.run(JOINER, arriving)[0] == DROPPED
     kernel.programs.set_tunnel(version, inside, [], Split())
     joined = Frame(1000).packed(Ends(inside.remote, inside.local), 7)
@@ -303,7 +303,7 @@ def test_programs_keep_a_device_checksum_correct(kernel: Kernel, version: int) -
     inside, outside = ends(version, 5, 51820), ends(version, 6, 4500)
     path = PathState(outside, 100, ip_address(ADDRESSES[version].format(200)))
     kernel.programs.set_tunnel(5, inside, [path], Split())
-    kernel.programs.set_outside({outside: (5, 0)})
+    kernel.programs.set_outside_ends({outside: (5, 0)})
     kernel.set_state(TunnelState(0, 0, [0] * MAX_PATHS))
     arriving = Ends(outside.remote, outside.local)
     for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(arriving, 7))):
@@ -315,14 +315,14 @@ def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
     tunnel = 9
     first, second = (ends(4, number, 4590) for number in (11, 12))
     kernel.programs.set_tunnel(tunnel, ends(4, 13, 51820), [], Split())
-    kernel.programs.set_outside({first: (tunnel, 0), second: (tunnel, 1)})
+    kernel.programs.set_outside_ends({first: (tunnel, 0), second: (tunnel, 1)})
     for path, before, after in ((0, first, second), (1, second, first)):
-        kernel.programs.forget_outside(before, (tunnel, path))
-        kernel.programs.set_outside({after: (tunnel, path)})
+        kernel.programs.remove_outside_ends(before, (tunnel, path))
+        kernel.programs.set_outside_ends({after: (tunnel, path)})
     for arriving in (first, second, second):
         assert kernel.run(JOINER, Frame(1000).packed(Ends(arriving.remote, arriving.local), 7))[0] == REDIRECTED
     assert [each.received_packets for each in kernel.programs.counters(tunnel)[:2]] == [2, 1]
-    kernel.programs.forget_outside(first, (tunnel, 1))
+    kernel.programs.remove_outside_ends(first, (tunnel, 1))
     assert kernel.run(JOINER, Frame(1000).packed(Ends(first.remote, first.local), 7))[0] != REDIRECTED
 
 

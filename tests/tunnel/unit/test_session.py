@@ -136,11 +136,11 @@ class Differences(NamedTuple):
 
     to_proxy: list[int]
     to_relay: list[int]
-    relay_patience: int
-    proxy_patience: int
+    relay_hold_time: int
+    proxy_hold_time: int
 
 
-UNEQUAL_PATHS = Differences([0, 30], [0, 70], relay_patience=70 + 10, proxy_patience=30 + 10)
+UNEQUAL_PATHS = Differences([0, 30], [0, 70], relay_hold_time=70 + 10, proxy_hold_time=30 + 10)
 
 
 class TwoPaths:
@@ -169,8 +169,8 @@ class TwoPaths:
         return Differences(
             [each // MS for each in self.relay.delays(relay_time)],
             [each // MS for each in self.proxy.delays(proxy_time)],
-            self.relay.patience(relay_time) // MS,
-            self.proxy.patience(proxy_time) // MS,
+            self.relay.hold_time(relay_time) // MS,
+            self.proxy.hold_time(proxy_time) // MS,
         )
 
 
@@ -242,7 +242,7 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
             paths.dead = dead
             paths.exchange()
             found = paths.differences()
-            assert max(*found.to_proxy, *found.to_relay, found.relay_patience, found.proxy_patience) <= 70 + 10
+            assert max(*found.to_proxy, *found.to_relay, found.relay_hold_time, found.proxy_hold_time) <= 70 + 10
     assert paths.differences() == UNEQUAL_PATHS
     queues = [path.estimator.queue for each in (paths.relay, paths.proxy) for path in each.paths]
     assert queues == [0, 0, 0, 0]
@@ -310,7 +310,7 @@ def test_longer_route_does_not_count_as_a_queue(host: str) -> None:
     ends, additional_ms = OnePath(), 70
     for _ in range(3):
         ends.exchange()
-    ends.relay.restart(0)
+    ends.relay.forget_estimates(0)
     for _ in range(3):
         answer, _ = ends.receive_at_proxy(ends.probe(), RELAY._replace(port=40002), (20 + additional_ms) * MS)
         assert answer is not None

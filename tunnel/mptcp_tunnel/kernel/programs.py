@@ -168,7 +168,7 @@ class Programs:
         self._bpf.update_batch(self._tunnels, _NUMBER.pack(number), value)
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 
-    def set_outside(self, path_keys: Mapping[Ends, tuple[int, int]]) -> None:
+    def set_outside_ends(self, path_keys: Mapping[Ends, tuple[int, int]]) -> None:
         """Set the tunnel and path to which packets with these ends belong. Raises KernelError."""
         keys = b"".join(map(packed_ends, path_keys))
         self._bpf.update_batch(
@@ -176,13 +176,13 @@ class Programs:
         )
         self._path_keys |= path_keys
 
-    def forget_outside(self, ends: Ends, path_key: tuple[int, int]) -> None:
+    def remove_outside_ends(self, ends: Ends, path_key: tuple[int, int]) -> None:
         """Remove these ends of a path, unless they belong to another path now. Raises KernelError."""
         if self._path_keys.get(ends) == path_key:
             del self._path_keys[ends]
             self._bpf.delete_batch(self._outside, packed_ends(ends))
 
-    def forget_inside(self, ends: Ends) -> None:
+    def remove_inside_ends(self, ends: Ends) -> None:
         """Remove the inside ends of a tunnel. Raises KernelError."""
         self._bpf.delete_batch(self._inside, packed_ends(ends))
 

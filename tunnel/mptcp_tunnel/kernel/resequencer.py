@@ -133,12 +133,12 @@ class Resequencer:
                 return True
         return False
 
-    def set_patience(self, far_end: End, patience: int) -> None:
-        """Let the program hold packets that come from the far end for at most *patience* nanoseconds. Raises
+    def set_hold_time(self, far_end: End, hold_time: int) -> None:
+        """Let the program hold packets that come from the far end for at most *hold_time* nanoseconds. Raises
         KernelError."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{far_end.address} {far_end.port} {patience // 1000}\n")
+            self._process.stdin.write(f"{far_end.address} {far_end.port} {hold_time // 1000}\n")
             self._process.stdin.flush()
         except OSError as error:
             raise KernelError(f"the resequencer has ended: {error.strerror}") from error

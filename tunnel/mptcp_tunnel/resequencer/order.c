@@ -9,10 +9,10 @@ static int ahead(uint16_t number, uint16_t base)
     return (int16_t)(number - base);
 }
 
-void order_begin(struct order *order, uint64_t patience)
+void order_begin(struct order *order, uint64_t hold_time)
 {
     memset(order, 0, sizeof(*order));
-    order->patience = patience;
+    order->hold_time = hold_time;
     order->held[HEAD].before = order->held[HEAD].after = HEAD;
 }
 
@@ -63,7 +63,7 @@ static void skip(struct order *order, release_fn release, void *context)
     release_run(order, release, context);
 }
 
-/* Return whether every recently active path has delivered a later number than the next one to release. */
+/* Return whether the next number to release is lost: every recently active path has delivered a later number. */
 static bool is_lost(const struct order *order, uint64_t now)
 {
     for (unsigned path = 0; path < PATHS; path++)
@@ -108,8 +108,8 @@ uint64_t order_expire(struct order *order, uint64_t now, release_fn release, voi
         /* The packet that was held longest is not always the next one to release. */
         uint64_t oldest = order->held[order->held[HEAD].after].arrived;
 
-        if (now - oldest < order->patience)
-            return oldest + order->patience;
+        if (now - oldest < order->hold_time)
+            return oldest + order->hold_time;
         skip(order, release, context);
     }
     return 0;

@@ -2,7 +2,7 @@
 /* The order in which a tunnel's packets are released. No I/O, no clock: times are ns of a monotonic clock.
  *
  * A packet has a number of 16 bits, never 0. Packets after a gap are held until the gap is filled, is known to be lost,
- * or has lasted longer than `patience`: the difference between the paths' delays plus a margin. A gap is known to be
+ * or has lasted longer than `hold_time`: the difference between the paths' delays plus a margin. A gap is known to be
  * lost once every recently active path has delivered a later number, because a path does not reorder its packets. */
 #ifndef ORDER_H
 #define ORDER_H
@@ -26,7 +26,7 @@ struct order {
     uint16_t next; /* number to release next */
     uint16_t count; /* packets held */
     bool started;
-    uint64_t patience; /* maximum time for which a packet is held, ns */
+    uint64_t hold_time; /* maximum time for which a packet is held, ns */
     struct {
         uint64_t last_arrival; /* time of the path's latest packet; 0: none yet */
         uint16_t newest; /* number of the path's latest packet */
@@ -37,7 +37,7 @@ struct order {
 /* Called for each released packet, in order. */
 typedef void (*release_fn)(void *context, uint32_t packet);
 
-void order_begin(struct order *order, uint64_t patience);
+void order_begin(struct order *order, uint64_t hold_time);
 
 /* Accept a packet that arrived on a path; release the packets that are now due. */
 void order_accept(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now,

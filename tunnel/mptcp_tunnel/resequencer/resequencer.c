@@ -31,7 +31,7 @@
 #define PAUSE 3000000ULL
 #define BURST 16 /* after more packets, the pause is PAUSE / 3, because the receiver's buffer must hold all of them */
 #define UNORDERED 0 /* number of a packet that is never held (kernel/programs/tunnel.h) */
-#define PATIENCE 50000000ULL /* ns that packets of a tunnel without a line on stdin are held */
+#define HOLD_TIME 50000000ULL /* ns that packets of a tunnel without a line on stdin are held */
 
 struct end {
     uint8_t address[16]; /* IPv4 mapped into IPv6 */
@@ -133,7 +133,7 @@ static struct flow *flow_of(const struct end *end)
     flow_count++;
     flow->end = *end;
     flow->next = *bucket;
-    order_begin(&flow->order, PATIENCE);
+    order_begin(&flow->order, HOLD_TIME);
     return *bucket = flow;
 }
 
@@ -255,8 +255,8 @@ static void configure(void)
         fail("configure the queue");
 }
 
-/* Read the tunnels' patience from stdin; return whether stdin has ended. */
-static bool read_patience(void)
+/* Read the tunnels' hold times from stdin; return whether stdin has ended. */
+static bool read_hold_times(void)
 {
     static char line[256];
     static size_t line_bytes;
@@ -283,7 +283,7 @@ static bool read_patience(void)
         else
             valid = valid && inet_pton(AF_INET6, address, far_end.address) == 1;
         if (valid && (flow = flow_of(&far_end)))
-            flow->order.patience = microseconds * 1000;
+            flow->order.hold_time = microseconds * 1000;
         line_bytes -= (size_t)(end + 1 - line);
         memmove(line, end + 1, line_bytes + 1);
     }
@@ -324,7 +324,7 @@ int main(int count, char **arguments)
             pause = (struct timespec){(time_t)((deadline - now) / 1000000000), (long)((deadline - now) % 1000000000)};
         if (ppoll(waits, 2, deadline ? &pause : NULL, NULL) < 0 && errno != EINTR)
             fail("poll");
-        ended = waits[1].revents && read_patience();
+        ended = waits[1].revents && read_hold_times();
         now = now_ns();
         if (waits[0].revents) {
             received = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);

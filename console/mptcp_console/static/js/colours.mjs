@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * One colour per path, the same everywhere on the page, in the order of first use.
+ * One colour per path, the same everywhere on the page, in the order of first use; the policy's paths get theirs first, by
+ * name.
  */
 /** One colour for each path that can be drawn, and one for traffic without a path. */
 const COLOURS = 17;

@@ -12,12 +12,12 @@ import {mergeNewest, show} from "./event_lists.mjs";
 import {NEARBY_SECONDS, eventsNote, noEventsText, noRatesText} from "./selected_time.mjs";
 import {Series, pathName} from "./series.mjs";
 import {now} from "./server_time.mjs";
-import {eventsBetween} from "./view.mjs";
+import {eventsAddress} from "./view.mjs";
 import {capText, momentText, notDrawnText} from "./sentences.mjs";
 
 /** @typedef {import("./types.mjs").Snapshot} Snapshot */
 /** @typedef {import("./types.mjs").Overview} Overview */
-/** @typedef {{time: number, state: "requested"|"failed"|"known", why: string, series: Series, since: number|null}} StoredNumbers */
+/** @typedef {{time: number, state: "requested"|"failed"|"known", why: string, series: Series, since: number|null}} StoredState */
 
 /** Seconds for which the console keeps one value per second. */
 const FINE_SECONDS = 600;
@@ -38,7 +38,7 @@ export class OverviewPage {
   #latest = [];
   /** @type {import("./selected_time.mjs").Nearby} the events around the selected time */
   #nearby = {state: "requested"};
-  /** @type {StoredNumbers|null} numbers of a selected time that the graph no longer shows */
+  /** @type {StoredState|null} rates and caps at a selected time that the graph no longer shows */
   #stored = null;
   /** @type {Overview|null} the newest overview of the stream */
   #now = null;
@@ -120,14 +120,14 @@ export class OverviewPage {
       this.#drawFigures(snapshot.last);
     }
     if (this.#stored?.state === "failed") this.#stored = null;
-    if (this.#selected !== null && this.#mayNearbyBeIncomplete(this.#selected, snapshot)) this.#loadNearby(this.#selected);
+    if (this.#selected !== null && this.#nearbyMayBeIncomplete(this.#selected, snapshot)) this.#loadNearby(this.#selected);
     // The pending answer may lack these events.
     this.#eventsDuringRequest ||= this.#nearby.state === "requested" && (snapshot.events.length > 0 || snapshot.more_events);
     this.draw();
   }
 
   /** @param {number} selected @param {Snapshot} snapshot @returns {boolean} whether events around *selected* may have come since the request */
-  #mayNearbyBeIncomplete(selected, {events, more_events}) {
+  #nearbyMayBeIncomplete(selected, {events, more_events}) {
     if (this.#nearby.state === "failed") return true;
     return this.#nearby.state === "known" && this.#nearby.answer.time < selected + NEARBY_SECONDS + 2 && (events.length > 0 || more_events);
   }
@@ -215,12 +215,12 @@ export class OverviewPage {
   }
 
   /**
-   * Loads the numbers of a time that the graph no longer shows.
+   * Loads the rates and caps at a time that the graph no longer shows.
    * @param {number} time the selected time
    */
-  async #loadNumbers(time) {
+  async #loadStored(time) {
     const step = now() - time < FINE_SECONDS - 20 ? 1 : 10;
-    /** @type {StoredNumbers} */
+    /** @type {StoredState} */
     const stored = {time, state: "requested", why: "", series: new Series(60 * step, step), since: null};
     this.#stored = stored;
     try {
@@ -236,14 +236,14 @@ export class OverviewPage {
   }
 
   /**
-   * Returns the numbers of the selected time.
-   * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], emptyText: string}} *emptyText*: shown without paths
+   * Returns the rates and caps at the selected time.
+   * @param {number} time @returns {{paths: import("./series.mjs").PathAtTime[], emptyText: string}} *emptyText*: shown without paths
    */
-  #numbersAt(time) {
+  #stateAt(time) {
     const pathsIn = (/** @type {Series} */ series) => series.covers(time) ? series.stateAt(series.indexOf(time), this.#direction) : null;
     const paths = pathsIn(this.#series);
     if (paths !== null) return {paths, emptyText: noRatesText(this.#since ?? this.#series.times[0], time)};
-    if (this.#stored?.time !== time) this.#loadNumbers(time);
+    if (this.#stored?.time !== time) this.#loadStored(time);
     const stored = this.#stored;
     if (stored === null || stored.state === "requested") return {paths: [], emptyText: "Loading …"};
     if (stored.state === "failed") return {paths: [], emptyText: `Not available: ${stored.why}.`};
@@ -282,7 +282,7 @@ export class OverviewPage {
     const {times} = this.#series;
     const isNow = this.#selected === null && this.#hovered === null;
     const time = this.#selected ?? (this.#hovered !== null ? times[this.#hovered] : this.#now?.time ?? times.at(-1)) ?? 0;
-    const {paths, emptyText} = this.#selected !== null ? this.#numbersAt(this.#selected)
+    const {paths, emptyText} = this.#selected !== null ? this.#stateAt(this.#selected)
       : {paths: isNow ? this.#current() : this.#series.stateAt(Number(this.#hovered), this.#direction), emptyText: "No data yet."};
     const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
     const note = byId("tiles-note");
@@ -308,7 +308,7 @@ export class OverviewPage {
     if (this.#selected !== null || !graph.matches(":focus")) graph.setAttribute("aria-valuetext", momentText(time, paths));
   }
 
-  /** @returns {import("./series.mjs").AtTime[]} the stream's last values; before the first, the history's */
+  /** @returns {import("./series.mjs").PathAtTime[]} the stream's last values; before the first, the history's */
   #current() {
     return this.#now !== null ? this.#series.currentState(this.#now, this.#direction)
       : this.#series.stateAt(this.#series.times.length - 1, this.#direction);
@@ -323,7 +323,7 @@ export class OverviewPage {
     setText(byId("nearby-note"), note);
     const link = byId("nearby-all");
     link.hidden = selected === null || nearby.state !== "known" || !nearby.answer.more;
-    if (selected !== null) link.href = eventsBetween(selected - NEARBY_SECONDS, selected + NEARBY_SECONDS);
+    if (selected !== null) link.href = eventsAddress(selected - NEARBY_SECONDS, selected + NEARBY_SECONDS);
     const events = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
     const emptyText = this.#since === null ? "No data yet." : "No events yet.";
     show(byId("nearby"), selected === null ? this.#latest : events, now(), selected === null ? emptyText : noEventsText(nearby, selected));
@@ -422,7 +422,7 @@ export function sinceText(day, month, now, zone) {
   return parts.length === 0 ? `Day and month in the time zone ${zone}.` : parts.join(" ");
 }
 
-/** @param {import("./series.mjs").AtTime} each */
+/** @param {import("./series.mjs").PathAtTime} each */
 function timeRow(each) {
   const name = make("th", {scope: "row"}, pathLabel(each.path));
   return make("tr", {}, name, make("td", {class: "number"}), make("td"));

@@ -5,7 +5,7 @@
 import {clock, configuredRate, counted, timeInZone, moment, rate} from "./format.mjs";
 import {pathName} from "./series.mjs";
 
-/** @typedef {import("./series.mjs").AtTime} AtTime */
+/** @typedef {import("./series.mjs").PathAtTime} PathAtTime */
 
 const SHARE_SUFFIXES = {path: "", client: " per client", connection: " per connection"};
 
@@ -43,7 +43,7 @@ export function guaranteedText(rate, ceil) {
 
 /**
  * Returns the state at one time as a sentence.
- * @param {number} time @param {AtTime[]} paths
+ * @param {number} time @param {PathAtTime[]} paths
  */
 export function momentText(time, paths) {
   if (paths.length === 0) return `${clock(time)}: no data`;

@@ -10,7 +10,7 @@
  *   A rule's cap on a path. Its classes (one, or one per client) have ceils from *lowest* to *cap*, with the sum *total*,
  *   bits/s. *shared* of them also have subflows of other paths. *capped* is the number of capped subflows.
  * @typedef {{key: string, rule: string, path: string|null, values: (number|null)[], latest: Cap|null}} CapLine
- * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} AtTime
+ * @typedef {{path: string|null, rate: number|null, caps: Cap[]}} PathAtTime
  */
 
 const UNNAMED = "no path";
@@ -141,7 +141,7 @@ export class Series {
     return this.times.length > 0 && time >= this.times[0] && time <= Number(this.times.at(-1)) + this.step + MAX_PAUSE_SECONDS;
   }
 
-  /** @param {number} index @param {string} direction @returns {AtTime[]} the paths' rates and caps at that index */
+  /** @param {number} index @param {string} direction @returns {PathAtTime[]} the paths' rates and caps at that index */
   stateAt(index, direction) {
     const capsOf = /** @param {string|null} path */ path => [...this.rules.values()]
       .filter(each => each.direction === direction && each.path === path).map(each => each.caps[index] ?? null)
@@ -153,7 +153,7 @@ export class Series {
 
   /**
    * Returns the current rates and caps of the shown paths. The series' last value may be a mean of ten seconds.
-   * @param {Overview} overview @param {string} direction @returns {AtTime[]}
+   * @param {Overview} overview @param {string} direction @returns {PathAtTime[]}
    */
   currentState(overview, direction) {
     const rates = new Map(overview.paths.filter(each => each.direction === direction).map(each => [each.path, each.rate]));

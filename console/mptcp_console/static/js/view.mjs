@@ -9,8 +9,8 @@ const VIEWS = ["clients", "connections", "events", "policy", "what-if", "health"
 
 /**
  * @param {string} hash of the address
- * @returns {{view: View, token: string, span: string, client: string}} by default the live page; *span*: FROM-TO
- *   of events, in seconds since the epoch; *client*: an address to filter connections by
+ * @returns {{view: View, token: string, span: string, client: string}} by default the live page; *span*: the
+ *   time range of the events, FROM-TO in seconds since the epoch; *client*: an address to filter connections by
  */
 export function viewOf(hash) {
   const [name, argument = ""] = hash.replace(/^#/, "").split("/", 2);
@@ -25,6 +25,6 @@ export function viewOf(hash) {
  * Returns the address of the events from one time to another.
  * @param {number} from @param {number} to
  */
-export function eventsBetween(from, to) {
+export function eventsAddress(from, to) {
   return `#events/${Math.floor(from)}-${Math.ceil(to)}`;
 }
