@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 SOURCE = Path(__file__).parents[3] / "tunnel/mptcp_tunnel/resequencer"
 MS = 1_000_000
 RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
-PATIENCE = 50 * MS
+HOLD_TIME = 50 * MS
 
 
 @pytest.fixture(scope="session")
@@ -41,12 +41,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 class Order:
     """The resequencer's state of one flow, and the packets that it has released."""
 
-    def __init__(self, library: ctypes.CDLL, patience: int = PATIENCE) -> None:
+    def __init__(self, library: ctypes.CDLL, hold_time: int = HOLD_TIME) -> None:
         self._library = library
         self._order = ctypes.create_string_buffer(1 << 16)
         self.released: list[int] = []
         self._callback = RELEASE(lambda _, packet: self.released.append(packet))
-        library.order_begin(self._order, ctypes.c_uint64(patience))
+        library.order_begin(self._order, ctypes.c_uint64(hold_time))
 
     def accept(self, number: int, path: int, now: int, packet: int | None = None) -> None:
         packet = number if packet is None else packet
@@ -97,12 +97,12 @@ def test_gap_counts_as_lost_when_each_path_has_delivered_a_later_packet(order: O
     assert order.released[-1] == 3, "the late packet was dropped"
 
 
-def test_packet_is_held_no_longer_than_the_patience(order: Order) -> None:
+def test_packet_is_held_only_for_the_hold_time(order: Order) -> None:
     order.accept(1, 0, MS)
     order.accept(2, 1, MS)
     order.accept(4, 0, 2 * MS)
-    assert order.expire(10 * MS) == 2 * MS + PATIENCE
-    assert order.expire(2 * MS + PATIENCE) == 0
+    assert order.expire(10 * MS) == 2 * MS + HOLD_TIME
+    assert order.expire(2 * MS + HOLD_TIME) == 0
     assert order.released == [1, 2, 4]
 
 
@@ -159,8 +159,8 @@ def test_packets_are_released_once_and_in_order_unless_some_are_lost(
         order.accept(number, path, now)
         held_since[number] = now
         held = set(held_since) - set(order.released[released_before:])
-        assert all(now - held_since[each] < PATIENCE for each in held)
-        assert order.expire(now) == (min(held_since[each] for each in held) + PATIENCE if held else 0)
+        assert all(now - held_since[each] < HOLD_TIME for each in held)
+        assert order.expire(now) == (min(held_since[each] for each in held) + HOLD_TIME if held else 0)
     order.expire(10_000 * MS)
     released = order.released[released_before:]
     assert sorted(released) == sorted(number for number, _, _ in arrived)
