@@ -49,7 +49,7 @@ def address_bytes(address: str) -> bytes:
 
 
 class Host:
-    """A client's MPTCP connection to the proxy, with its keys, its token and the current time."""
+    """A client with one MPTCP connection to the proxy: its keys, its token and the current time."""
 
     def __init__(self, name: str = "phone", time: float = 1000.0) -> None:
         seed = hashlib.sha256(name.encode()).digest()
