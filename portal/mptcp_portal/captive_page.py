@@ -25,10 +25,10 @@ from mptcp_portal.check_report import ThrottlerOutcome
 from mptcp_portal.netlink import Address, unmap_ipv4
 from mptcp_portal.pages import SecureHeaders, application
 from mptcp_portal.settings import Captive, Network
-from mptcp_portal.throttler_client import MAX_SYSTEMS, PAUSE_SECONDS, ThrottlerClient
+from mptcp_portal.throttler_client import MAX_ADDRESSES, PAUSE_SECONDS, ThrottlerClient
 
 MEDIA_TYPE = "application/captive+json"
-_RETRY_SECONDS = round(MAX_SYSTEMS * PAUSE_SECONDS)
+_RETRY_SECONDS = round(MAX_ADDRESSES * PAUSE_SECONDS)
 """Seconds until all waiting clients have their answer. A client that is refused retries after this time plus a random
 part of it, so that clients do not all retry at once."""
 _RETRY_ERRORS = {

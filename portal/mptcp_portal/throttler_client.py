@@ -29,12 +29,12 @@ PAUSE_SECONDS = 0.5
 """Pause between two requests of one queue."""
 MAX_PAGES = 6
 """Maximum number of waiting check pages; they wait up to three seconds."""
-MAX_SYSTEMS = 20
-"""Maximum number of waiting operating systems; they wait up to ten seconds, after which Android gives up."""
-MAX_ADDRESSES_PER_NETWORK = MAX_SYSTEMS // 2
-"""Maximum number of waiting operating systems of one client, which may be a whole network. This suffices for the
-phones of one LAN, but a host with 2**64 addresses leaves half of the queue to others."""
-MAX_WAIT_SECONDS = MAX_SYSTEMS * PAUSE_SECONDS
+MAX_ADDRESSES = 20
+"""Maximum number of addresses whose operating system waits: up to ten seconds, after which Android gives up."""
+MAX_ADDRESSES_PER_NETWORK = MAX_ADDRESSES // 2
+"""Maximum number of waiting addresses of one network. This suffices for the phones of one LAN, but a host with
+2**64 addresses leaves half of the places to others."""
+MAX_WAIT_SECONDS = MAX_ADDRESSES * PAUSE_SECONDS
 """Maximum time in a queue. Together with the request itself, it must stay below bounded.REQUEST_SECONDS."""
 CACHE_SECONDS = 1.0
 """How long an answer is cached for the same request."""
@@ -88,8 +88,8 @@ class ThrottlerClient:
         """*start*: for this many seconds from now, wait for a missing throttler."""
         self._path = path
         self._wait_until = time.monotonic() + start
-        self._pages = _Queue(MAX_PAGES, 1, pause)
-        self._systems = _Queue(MAX_SYSTEMS, MAX_ADDRESSES_PER_NETWORK, pause)
+        self._pages_queue = _Queue(MAX_PAGES, 1, pause)
+        self._volumes_queue = _Queue(MAX_ADDRESSES, MAX_ADDRESSES_PER_NETWORK, pause)
         self._cache: dict[str, tuple[float, Answer]] = {}
         self._running: dict[str, asyncio.Task[Answer]] = {}
         self._is_closed = False
@@ -116,7 +116,7 @@ class ThrottlerClient:
 
         # The key contains the token, because another connection may have these ends within a second.
         return await self._share_request(
-            f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], send
+            f"client {remote} {local} {token}", self._pages_queue, remote.rpartition(":")[0], send
         )
 
     async def budgets_of(self, address: str) -> Answer:
@@ -125,7 +125,7 @@ class ThrottlerClient:
         async def send() -> Answer:
             return await self._send_when_started({"query": "budgets", "client": address})
 
-        return await self._share_request(f"budgets {address}", self._systems, address, send)
+        return await self._share_request(f"budgets {address}", self._volumes_queue, address, send)
 
     async def _share_request(
         self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]

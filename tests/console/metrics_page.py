@@ -13,7 +13,7 @@ from typing import Any
 
 from monitoring import alerts
 from prometheus_client.core import Metric
-from scrapes import kernel_answer, library_answer, squid_answer, summary_answer
+from sample_answers import kernel_answer, library_answer, squid_answer, summary_answer
 
 from mptcp_console.metrics import families
 

@@ -69,14 +69,15 @@ def _assert_fits_bytes(option: MptcpOption, raw: bytes) -> None:
             assert type(option).__name__.startswith(_SUBTYPES[raw[2] >> 4])
     text = repr(option)
     if len(raw) >= 12 and raw[2] >> 4 in (0, 7):
-        assert raw[4:12].hex() not in text, "the text contains a key"
-        assert repr(raw[4:12])[2:-1] not in text, "the text contains a key"
+        assert raw[4:12].hex() not in text, "repr() shows a cryptographic key"
+        assert repr(raw[4:12])[2:-1] not in text, "repr() shows a cryptographic key"
 
 
 def packets(data: bytes) -> None:
     """Give frames to a tracker, and the events that a kernel would have sent for each frame.
 
-    In *data*, two bytes precede each frame: its length, and the interface kind and direction of its capture.
+    In *data*, two bytes precede each frame: its length, and a byte with the link type, direction and
+    time of its capture.
     """
     tracker, kernel, subscriber = Tracker([PORT], SMALL), SimulatedKernel(), Subscriber()
     time = 1000.0

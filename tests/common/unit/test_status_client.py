@@ -70,7 +70,7 @@ def answer_with(text: bytes) -> Callable[[socket.socket], None]:
     return behaviour
 
 
-def await_request_unread(client: socket.socket) -> None:
+def wait_for_request_without_reading(client: socket.socket) -> None:
     """Wait for the request without reading it, so that closing resets the connection."""
     client.recv(1, socket.MSG_PEEK)
 
@@ -134,7 +134,7 @@ def test_answer_of_a_daemon_that_reads_no_request_is_returned(server: Server, as
     """
 
     def behaviour(client: socket.socket) -> None:
-        await_request_unread(client)
+        wait_for_request_without_reading(client)
         client.sendall(b'{"version": "0.1.0"}')
 
     server.serve_with(behaviour)
@@ -163,7 +163,7 @@ def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.Monk
 
 
 def test_reset_before_an_answer_is_an_error(server: Server, ask: Ask) -> None:
-    server.serve_with(await_request_unread)
+    server.serve_with(wait_for_request_without_reading)
     with pytest.raises(ConnectionResetError):
         ask(server.path, REQUEST, LONG_TIMEOUT)
 

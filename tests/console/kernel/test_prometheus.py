@@ -24,7 +24,7 @@ from monitoring import (
     with_bool_comparisons,
 )
 from prometheus import TIMEOUT, Prometheus, http_get
-from scrapes import Samples, samples
+from sample_answers import Samples, samples
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process

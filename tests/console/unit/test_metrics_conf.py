@@ -24,7 +24,7 @@ from monitoring import (
     shown_expressions,
     variables,
 )
-from scrapes import exposition, kernel_answer, samples, squid_answer, summary_answer
+from sample_answers import exposition, kernel_answer, samples, squid_answer, summary_answer
 
 from mptcp_console.metrics import families
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scrapes import (
+from sample_answers import (
     Samples,
     exposition,
     kernel_answer,

@@ -7,7 +7,7 @@ import re
 
 from metrics_page import PAGE, exported_metrics, name, update_tables
 from monitoring import METRIC, alerts
-from scrapes import exposition, samples
+from sample_answers import exposition, samples
 
 NAME_PATTERN = re.compile(r"\b(?:mptcp_(?:throttler|ext|proxy_library)|squid)_[a-z0-9_]+_total\b|\bMptcp[A-Z]\w+")
 

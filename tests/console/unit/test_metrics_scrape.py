@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from scrapes import ANSWERS, Samples, page_with_parts, sample_key, samples, squid_page_texts, summary_answer
+from sample_answers import ANSWERS, Samples, page_with_parts, sample_key, samples, squid_page_texts, summary_answer
 
 from mptcp_common import library_counters
 from mptcp_console.metrics import Scraper, Sources, asgi, cache_manager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapes import ANSWERS
+from sample_answers import ANSWERS
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import TestClient

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the verdicts on ways, according to the outcomes of trials."""
+"""Tests for the verdicts on ways (each is an uplink with one IP version), according to the outcomes of trials."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_returned_link_counts_as_a_new_way() -> None:
 
 
 @pytest.mark.parametrize("before", [Verdict.UNTRIED, Verdict.DEAD])
-def test_refusal_proves_the_uplink(before: Verdict) -> None:
+def test_refusal_proves_that_the_uplink_works(before: Verdict) -> None:
     watch = HealthWatch()
     watch.update_ways({DSL: DSL_ACCESS}, 0)
     watch.ways[DSL].verdict = before

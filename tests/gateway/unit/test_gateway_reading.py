@@ -115,10 +115,10 @@ def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: 
     ],
     ids=["default route", "route over another device", "route with two next hops", "point-to-point device"],
 )
-def test_route_over_the_device_counts_as_a_way_to_the_internet(
+def test_route_over_the_device_counts_as_internet_access(
     found: Message, routes: list[Message], gateway: str | None
 ) -> None:
-    """A route with several next hops, and a point-to-point device, count as ways to the Internet."""
+    """A route with several next hops, and a point-to-point device, count as Internet access."""
     access = access_of(found, socket.AF_INET, [address("10.0.0.2", length=24)], routes, None)
     assert (access is None) is (gateway is None)
     if access is not None:
@@ -155,8 +155,8 @@ def test_retransmitting_connections_to_a_parent_reveal_an_outage(
 ) -> None:
     """Connections to other hosts, and the daemon's own trials, do not count."""
     table = tmp_path / "tcp"
-    ends = f"{in_proc_format(FIRST, port)} {in_proc_format(remote, 3128)}"
-    line = f"   0: {ends} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
+    addresses = f"{in_proc_format(FIRST, port)} {in_proc_format(remote, 3128)}"
+    line = f"   0: {addresses} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
     table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
     assert retransmitting_addresses([FIRST], [PARENT], {40001}, [table]) == expected
 
@@ -207,8 +207,8 @@ def test_kernel_without_ipv6_is_supported(monkeypatch: pytest.MonkeyPatch) -> No
     assert not network.objects().rules
 
 
-def test_exception_of_a_trial_gives_a_dead_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Defect: after an exception the way was never tried again."""
+def test_trial_that_raises_an_exception_counts_as_no_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Defect: after an exception the trial was never repeated."""
 
     def raise_error(*_: object, **__: object) -> Outcome:
         raise ValueError("embedded null byte")
@@ -248,13 +248,13 @@ class Endpoints:
     """A fake kernel's MPTCP endpoints; at most *limit* may exist."""
 
     def __init__(self, existing: dict[Address, ExistingEndpoint], limit: int = 8) -> None:
-        self.existing, self.limit, self.numbers = existing, limit, 100
+        self.existing, self.limit, self.last_number = existing, limit, 100
 
     def add(self, address: Address, device: str, flags: tuple[str, ...]) -> None:
         if address in self.existing or len(self.existing) >= self.limit:
             raise KernelError(f"{address}: refused")
-        self.numbers += 1
-        self.existing[address] = ExistingEndpoint(self.numbers, device, flags)
+        self.last_number += 1
+        self.existing[address] = ExistingEndpoint(self.last_number, device, flags)
 
     def delete(self, number: int) -> None:
         (address,) = [address for address, found in self.existing.items() if found.number == number]

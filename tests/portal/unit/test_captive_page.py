@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
-from mptcp_portal.throttler_client import MAX_SYSTEMS, ThrottlerClient
+from mptcp_portal.throttler_client import MAX_ADDRESSES, ThrottlerClient
 
 OWN_BUDGETS = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
 TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_portal_url: https://proxy.example.net/}"
@@ -110,7 +110,7 @@ async def request_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str,
 
 def test_clients_above_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> None:
     """Defect: if twenty phones joined at once, some got an answer without a volume, as if they had no volume."""
-    clients = [f"10.0.1.{number}" for number in range(MAX_SYSTEMS + 40)]
+    clients = [f"10.0.1.{number}" for number in range(MAX_ADDRESSES + 40)]
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
     assert captive is not None
 
@@ -127,7 +127,7 @@ def test_clients_above_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> No
         else:
             assert status == 503
             retry_times.append(int(headers["retry-after"]))
-    assert [status for status, _, _ in answers].count(200) == MAX_SYSTEMS
+    assert [status for status, _, _ in answers].count(200) == MAX_ADDRESSES
     # The retry times differ, so that the clients do not all return at the same moment.
     assert 10 <= min(retry_times) < max(retry_times) < 20
 

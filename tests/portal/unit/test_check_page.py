@@ -23,7 +23,7 @@ from mptcp_portal.check_report import KernelView, ThrottlerOutcome
 from mptcp_portal.netlink import Ends
 from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.own_connection import KernelLookup, SingleRequestConnections
-from mptcp_portal.throttler_client import MAX_PAGES, MAX_SYSTEMS, ThrottlerClient
+from mptcp_portal.throttler_client import MAX_ADDRESSES, MAX_PAGES, ThrottlerClient
 
 WITH_PROFILE = "profile: {wifi: Home}"
 SQUID = ("127.0.0.1", 50000)
@@ -452,12 +452,12 @@ def test_page_requests_leave_places_for_captive_portal_requests(tmp_path: Path) 
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.001)
         pages = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(50)]
         answers = await asyncio.gather(
-            *pages, *(throttler_client.budgets_of(f"10.0.0.{n}") for n in range(MAX_SYSTEMS))
+            *pages, *(throttler_client.budgets_of(f"10.0.0.{n}") for n in range(MAX_ADDRESSES))
         )
         return [status for status, _ in answers[len(pages) :]]
 
     with answering(tmp_path / "s", answers_for({})):
-        assert asyncio.run(send_all()) == [ThrottlerOutcome.ANSWERED] * MAX_SYSTEMS
+        assert asyncio.run(send_all()) == [ThrottlerOutcome.ANSWERED] * MAX_ADDRESSES
 
 
 def test_repeated_request_is_sent_once(tmp_path: Path) -> None:

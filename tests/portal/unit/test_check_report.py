@@ -29,7 +29,7 @@ def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
     assert found.lines == ("LTE is limited to 5 Mbit/s by rule evening.", "month: 1.2 of 5 GB left.")
 
 
-def test_headline_of_a_young_connection_says_so_far() -> None:
+def test_headline_of_a_new_connection_says_so_far() -> None:
     found = answered_report(KernelView(True, 1, 1), subflows=[WIFI], **FIVE_SECONDS_OLD)
     assert found.headline == "Multipath TCP with 1 subflow so far: Wi-Fi"
     assert "join a moment after" in found.lines[0]
@@ -53,7 +53,7 @@ def test_report_shows_that_no_path_is_limited() -> None:
     assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == ("No path is limited now.",)
 
 
-def test_closed_path_is_held_back_without_a_rate() -> None:
+def test_capped_path_without_a_rate_is_held_back() -> None:
     assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"rate": None}]).lines == (
         "LTE is held back by rule evening.",
     )
@@ -74,7 +74,7 @@ def test_report_marks_a_shared_volume() -> None:
     )
 
 
-def test_volumes_of_one_name_show_their_paths() -> None:
+def test_budgets_with_the_same_name_show_their_paths() -> None:
     budgets = [MONTH | {"client": address, "left": 10**9} for address in ("10.77.2.2", "10.77.1.2", "10.77.7.7")]
     assert answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=budgets).lines[1:] == (
         "month, Wi-Fi: 1 of 5 GB left.",
@@ -191,7 +191,7 @@ def test_report_without_a_throttler_has_the_kernels_data(
 
 
 def test_throttlers_data_is_ignored_for_plain_tcp_without_a_token() -> None:
-    """The throttler may still know an ended connection with the same ends."""
+    """The throttler may still list a closed connection with the same addresses and ports."""
     found = answered_report(KernelView(False), subflows=[LTE], budgets=[MONTH])
     assert found.headline == "Plain TCP over one path"
     assert (found.subflows, found.budgets) == ((), ())

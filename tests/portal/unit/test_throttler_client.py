@@ -18,8 +18,8 @@ from mptcp_portal.bounded import REQUEST_SECONDS
 from mptcp_portal.check_report import ThrottlerOutcome
 from mptcp_portal.throttler_client import (
     _TIMEOUT,
+    MAX_ADDRESSES,
     MAX_ADDRESSES_PER_NETWORK,
-    MAX_SYSTEMS,
     MAX_WAIT_SECONDS,
     ThrottlerClient,
 )
@@ -121,32 +121,32 @@ def test_refused_permission_is_logged_once(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().err == "mptcp-portal: cannot query the throttler at /run/s: Permission denied\n"
 
 
-def statuses_of(path: Path, addresses: list[str]) -> list[ThrottlerOutcome]:
-    """Return the statuses if the systems at *addresses* all request their volume at the same time."""
+def outcomes_of(path: Path, addresses: list[str]) -> list[ThrottlerOutcome]:
+    """Return the outcomes if the devices with these *addresses* all request their volume at the same time."""
 
     async def run_queries() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(path, pause=0.001)
         return [
-            status for status, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in addresses))
+            outcome for outcome, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in addresses))
         ]
 
     with answering(path, answers_for({})):
         return asyncio.run(run_queries())
 
 
-def test_phones_of_one_lan_get_half_of_the_places(tmp_path: Path) -> None:
-    """Defect: all phones of an IPv6 LAN, which share a /64, had one place together.
+def test_phones_of_one_network_get_half_of_the_queue(tmp_path: Path) -> None:
+    """Defect: all phones of an IPv6 network, which share a /64, shared one place in the queue.
 
     When an access point started again, one phone got its volume, and all others got BUSY.
     """
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, MAX_ADDRESSES_PER_NETWORK + 2)]
-    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_SYSTEMS - MAX_ADDRESSES_PER_NETWORK + 2)]
-    statuses = statuses_of(tmp_path / "s", [*phones, *elsewhere])
-    assert statuses[: len(phones)] == [ThrottlerOutcome.ANSWERED] * MAX_ADDRESSES_PER_NETWORK + [ThrottlerOutcome.BUSY]
-    assert set(statuses[len(phones) :]) == {ThrottlerOutcome.ANSWERED}
+    elsewhere = [f"2001:db8:0:{number:x}::1" for number in range(2, MAX_ADDRESSES - MAX_ADDRESSES_PER_NETWORK + 2)]
+    outcomes = outcomes_of(tmp_path / "s", [*phones, *elsewhere])
+    assert outcomes[: len(phones)] == [ThrottlerOutcome.ANSWERED] * MAX_ADDRESSES_PER_NETWORK + [ThrottlerOutcome.BUSY]
+    assert set(outcomes[len(phones) :]) == {ThrottlerOutcome.ANSWERED}
 
 
-def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
+def test_place_in_the_queue_is_free_after_the_answer(tmp_path: Path) -> None:
     phones = [f"2001:db8:0:1::{number:x}" for number in range(1, 3 * MAX_ADDRESSES_PER_NETWORK + 1)]
 
     async def send_groups() -> list[ThrottlerOutcome]:
@@ -154,7 +154,7 @@ def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
         for begin in range(0, len(phones), MAX_ADDRESSES_PER_NETWORK):
             group = phones[begin : begin + MAX_ADDRESSES_PER_NETWORK]
             found += [
-                status for status, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in group))
+                outcome for outcome, _ in await asyncio.gather(*(throttler_client.budgets_of(each) for each in group))
             ]
         return found
 
@@ -162,6 +162,6 @@ def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
         assert set(asyncio.run(send_groups())) == {ThrottlerOutcome.ANSWERED}
 
 
-def test_repeated_requests_of_one_client_take_one_place(tmp_path: Path) -> None:
-    others = [f"10.0.1.{number}" for number in range(1, MAX_SYSTEMS)]
-    assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {ThrottlerOutcome.ANSWERED}
+def test_repeated_requests_of_one_address_take_one_place_in_the_queue(tmp_path: Path) -> None:
+    others = [f"10.0.1.{number}" for number in range(1, MAX_ADDRESSES)]
+    assert set(outcomes_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {ThrottlerOutcome.ANSWERED}

@@ -45,13 +45,13 @@ def check_hung_daemons_are_restarted(site: Site) -> None:
     container = site.container
     with short_watchdog(container):
         with capped_client(site) as client:
-            stop_and_wait_for_restart(container, "mptcp-throttler")
+            hang_and_wait_for_restart(container, "mptcp-throttler")
             client.until(is_capped, "the restarted throttler caps the connection")
         assert "Fatal Python error: Aborted" in journal(container, "--unit=mptcp-throttler"), (
             "the log does not show where it hung"
         )
         squids = squids_of(container)
-        stop_and_wait_for_restart(container, "mptcp-proxy")
+        hang_and_wait_for_restart(container, "mptcp-proxy")
         assert not squids & squids_of(container), "Squid survived its supervisor"
         with capped_client(site):
             pass
@@ -61,7 +61,7 @@ def is_capped(answer: dict[str, Any]) -> bool:
     return answer["throttler"] == "answered" and any(each["capped"] for each in answer["subflows"])
 
 
-def stop_and_wait_for_restart(container: Container, unit: str) -> None:
+def hang_and_wait_for_restart(container: Container, unit: str) -> None:
     """Let *unit* hang, and wait until a new process has replaced it."""
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
@@ -85,7 +85,7 @@ def squids_of(container: Container) -> set[str]:
     return set(container.sh("ps -eo pid=,args= | awk '/[s]quid.*mptcpproxy/ { print $1 }'").split())
 
 
-def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
+def check_systemd_stops_restarting_a_unit_that_fails_repeatedly(site: Site) -> None:
     """Check a proxy whose port is in use: systemd retries up to the limit, and then reports the unit as failed."""
     container, node = site.container, site.testbed["proxy"]
     container.sh(LIMIT_DROP_IN)

@@ -37,7 +37,7 @@ from deb_package import (
 )
 from failing_services import (
     check_hung_daemons_are_restarted,
-    check_systemd_gives_up_a_unit_that_fails_repeatedly,
+    check_systemd_stops_restarting_a_unit_that_fails_repeatedly,
     journal,
 )
 from installed_services import (
@@ -202,7 +202,7 @@ def test_package_works_from_installation_to_purge(
     check_mistakes_are_reported(container)
     check_warns_of_files_the_unit_cannot_open(container)
     check_hung_daemons_are_restarted(site)
-    check_systemd_gives_up_a_unit_that_fails_repeatedly(site)
+    check_systemd_stops_restarting_a_unit_that_fails_repeatedly(site)
     check_all_services(site)
 
     # An upgrade with a new squid.conf keeps the operator's line, because dpkg asks before it replaces the file.

@@ -46,7 +46,7 @@ def skip_in_private_checkout() -> None:
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
 
 
-def skip_without_library() -> None:
+def skip_if_squid_needs_no_library() -> None:
     """Skip the test if the first Squid in PATH opens Multipath TCP listeners without the project's library."""
     found = find_squid()
     if found is not None and found.has_mptcp_option:
@@ -104,6 +104,7 @@ def wait_for_workers(proxy: Proxy) -> tuple[int, ...]:
         if not (reloads := proxy.state / "reloads.json").exists():
             return False
         serving = json.loads(reloads.read_text())["serving"]
+        # Until all listen, the text ends in, for example, "(2 of 4 workers)".
         return serving != "" and " workers)" not in serving
 
     wait_until(all_listen, "all workers listen", process=proxy.process)

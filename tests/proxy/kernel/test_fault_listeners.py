@@ -12,7 +12,14 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import pytest
-from proxying import fetch, mptcp_listeners, skip_without_library, squid_pid, worker_pids_by_name, write_configuration
+from proxying import (
+    fetch,
+    mptcp_listeners,
+    skip_if_squid_needs_no_library,
+    squid_pid,
+    worker_pids_by_name,
+    write_configuration,
+)
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -178,7 +185,7 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
 @pytest.mark.nightly
 def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: the supervisor checked the listeners only after a start and a reload."""
-    skip_without_library()
+    skip_if_squid_needs_no_library()
     node, proxy = testbed["proxy"], start()
     # Simulate a preload library that no longer works: with this list it converts no listener to Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")

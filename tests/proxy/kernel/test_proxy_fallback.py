@@ -12,7 +12,7 @@ from proxying import (
     fetch,
     libraries_of,
     mptcp_listeners,
-    skip_without_library,
+    skip_if_squid_needs_no_library,
     tcp_listeners,
     wait_for_workers,
     worker_pids,
@@ -83,7 +83,7 @@ def test_library_that_was_not_loaded_is_reported(
     """The loader reports an error, but Squid still starts."""
     require("squid", "gcc")
     if not library_loads:
-        skip_without_library()
+        skip_if_squid_needs_no_library()
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")

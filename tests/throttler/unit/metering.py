@@ -56,10 +56,10 @@ def four_tuple(remote: str, port: int = 40000) -> FourTuple:
 class Host:
     """A budget stage, the sockets of a fake kernel, and connections with one or more subflows."""
 
-    def __init__(self, subject: Policy = MONTHLY, now: str = "2026-11-20 12:00") -> None:  # a Friday
+    def __init__(self, tested_policy: Policy = MONTHLY, now: str = "2026-11-20 12:00") -> None:  # a Friday
         self.stage = BudgetStage()
-        self.policy = subject
-        self.stage.set_policy(subject)
+        self.policy = tested_policy
+        self.stage.set_policy(tested_policy)
         self.now = timestamp(now)
         self.clock = 100.0  # monotonic
         self.sockets: dict[FourTuple, KernelSubflow] = {}
@@ -105,8 +105,8 @@ class Host:
         self.stage.forget(token)
 
     def report(self, socket: KernelSubflow) -> None:
-        end = socket.four_tuple.remote, socket.four_tuple.remote_port, socket.four_tuple.local_port
-        self.stage.sockets.socket_closed(socket.cookie, end, socket.bytes_acked, socket.bytes_received)
+        addresses = socket.four_tuple.remote, socket.four_tuple.remote_port, socket.four_tuple.local_port
+        self.stage.sockets.socket_closed(socket.cookie, addresses, socket.bytes_acked, socket.bytes_received)
 
     def total_used(self) -> dict[str, int]:
         """Return the bytes counted since the start for each budget, summed over clients and periods."""

@@ -49,7 +49,7 @@ def address_bytes(address: str) -> bytes:
 
 
 class Host:
-    """A client's MPTCP connection to the proxy, with its keys, its token and the current time."""
+    """A client with one MPTCP connection to the proxy: its keys, its token and the current time."""
 
     def __init__(self, name: str = "phone", time: float = 1000.0) -> None:
         seed = hashlib.sha256(name.encode()).digest()
@@ -58,11 +58,11 @@ class Host:
         self.client_key, self.proxy_key = seed[:8], seed[8:16]
         self.token = token_of_key(self.proxy_key)
 
-    def initial(self, address: str = "198.51.100.1", port: int = 40000, **more: str) -> Path:
-        return Path(self, address, port, True, **more)
+    def initial(self, address: str = "198.51.100.1", port: int = 40000, **more: str) -> ClientSubflow:
+        return ClientSubflow(self, address, port, True, **more)
 
-    def join(self, address: str = "203.0.113.1", port: int = 50000, **more: str) -> Path:
-        return Path(self, address, port, False, **more)
+    def join(self, address: str = "203.0.113.1", port: int = 50000, **more: str) -> ClientSubflow:
+        return ClientSubflow(self, address, port, False, **more)
 
     def close_event(self) -> KernelEvent:
         return KernelEvent(self.tick(), KernelEventKind.CLOSED, self.token, None)
@@ -72,7 +72,7 @@ class Host:
         return self.time
 
 
-class Path:
+class ClientSubflow:
     """One subflow of a host, with all segments that change its state."""
 
     def __init__(
@@ -85,9 +85,9 @@ class Path:
         self.nonce_client, self.nonce_proxy = seed[8:12], seed[12:16]
         self.remote_id, self.local_id, self.backup = (0, 0, False) if initial else (seed[16], 0, False)
 
-    def later_attempt(self) -> Path:
+    def later_attempt(self) -> ClientSubflow:
         """Return a later attempt with the same four-tuple."""
-        other = Path.__new__(Path)
+        other = ClientSubflow.__new__(ClientSubflow)
         other.__dict__.update(self.__dict__)
         other.client_isn = (self.client_isn + 77_777) % 2**32
         other.proxy_isn = (self.proxy_isn + 99_999) % 2**32
@@ -204,11 +204,11 @@ def kinds_of_events(tracker: Tracker, *items: Segment | KernelEvent) -> list[str
     return kinds(feed(tracker, *items))
 
 
-def open_connection(tracker: Tracker, host: Host) -> Path:
+def open_connection(tracker: Tracker, host: Host) -> ClientSubflow:
     """Open a connection and return its first subflow."""
-    path = host.initial()
-    assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
-    return path
+    subflow = host.initial()
+    assert kinds_of_events(tracker, *subflow.established()) == [OPENED, ACTIVE]
+    return subflow
 
 
 def kinds(events: Iterable[Event]) -> list[str]:

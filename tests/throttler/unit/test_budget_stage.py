@@ -236,9 +236,9 @@ def test_no_socket_is_watched_for_a_budget_that_a_reload_removed(closed: str) ->
 def test_budget_removed_and_added_before_a_sample_continues_to_count() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
-    for subject in (NO_BUDGET, MONTHLY):
-        host.policy = subject
-        host.stage.set_policy(subject)
+    for each in (NO_BUDGET, MONTHLY):
+        host.policy = each
+        host.stage.set_policy(each)
         host.decide(1)
     host.carry(1, 300)
     host.sweep()

@@ -36,7 +36,7 @@ from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage import BOOT_ID, Ledger
 from mptcp_throttler.telemetry.traffic import Traffic
 
-FT = FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, 1, 2)), 40000)
+FOUR_TUPLE = FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, 1, 2)), 40000)
 BOOT = BOOT_ID.read_text().strip()
 
 
@@ -92,16 +92,16 @@ class Host:
         self.budgets._thread.shutdown(wait=False)
 
     def decide(self) -> None:
-        subflow = Subflow(FT, True, 0, 0, False, None, self.now)
+        subflow = Subflow(FOUR_TUPLE, True, 0, 0, False, None, self.now)
         connection = Connection(self.token, (subflow,), self.now)
         (self.verdict,) = self.stage.apply(connection, evaluate(self.policy, connection, self.now), self.now)
 
     def sample(self) -> None:
         self.clock += 1
         socket = KernelSubflow(
-            self.token, FT, True, 0, 0, False, self.clock, self.acked, self.received, cookie=self.cookie
+            self.token, FOUR_TUPLE, True, 0, 0, False, self.clock, self.acked, self.received, cookie=self.cookie
         )
-        self.decided += observe_all(self.stage, Samples(self.clock, {FT: socket}, True)).changed
+        self.decided += observe_all(self.stage, Samples(self.clock, {FOUR_TUPLE: socket}, True)).changed
 
     async def count(self, seconds: float = 1.0) -> None:
         self.sample()
@@ -119,7 +119,9 @@ class Host:
 
     def reconnect(self) -> None:
         """Close the socket and open another with the same addresses and ports."""
-        closed = ClosedSocket(self.cookie, (FT.remote, FT.remote_port, FT.local_port), self.acked, self.received)
+        closed = ClosedSocket(
+            self.cookie, (FOUR_TUPLE.remote, FOUR_TUPLE.remote_port, FOUR_TUPLE.local_port), self.acked, self.received
+        )
         self.meter.waiting.append(closed)
         self.stage.forget(self.token)
         self.cookie, self.token, self.acked, self.received = self.cookie + 1, self.token + 1, 0, 0

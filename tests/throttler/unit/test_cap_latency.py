@@ -87,7 +87,7 @@ def test_cap_of_a_young_subflow_counts_when_its_entry_is_created() -> None:
     assert scene.totals == (1, 0.002)
 
 
-def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
+def test_cap_whose_class_still_falls_counts_when_the_class_has_its_rate() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): 20_000_000})

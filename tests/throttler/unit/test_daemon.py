@@ -40,7 +40,7 @@ paths:
 """
 UNCAPPED = PATHS + "rules: []\n"
 CAPPED = PATHS + "rules: [{name: cap-a, paths: [a], throttle: {rate: 5 Mbit/s}}]\n"
-BOTH_WAYS = CAPPED.replace("paths: [a],", "paths: [a], direction: both,")
+BOTH_DIRECTIONS = CAPPED.replace("paths: [a],", "paths: [a], direction: both,")
 
 
 @dataclass
@@ -287,7 +287,7 @@ async def test_event_loop_runs_between_a_new_policy_and_its_decisions(tmp_path: 
         def record_policy(policy: Policy) -> None:
             set_policy(policy)
             steps.append("policy")
-            asyncio.get_running_loop().call_soon(steps.append, "turn")
+            asyncio.get_running_loop().call_soon(steps.append, "other callback")
 
         def record_decision(token: int, now: float) -> None:
             steps.append("decided")
@@ -295,7 +295,7 @@ async def test_event_loop_runs_between_a_new_policy_and_its_decisions(tmp_path: 
 
         decisions.set_policy, decisions._decide = record_policy, record_decision  # type: ignore[method-assign]
         await scene.reload(CAPPED)
-        assert steps[:3] == ["policy", "turn", "decided"]
+        assert steps[:3] == ["policy", "other callback", "decided"]
 
 
 @pytest.mark.parametrize("name", ["daemon.rest_when_busy", "daemon.collect_garbage"])
@@ -326,7 +326,7 @@ async def test_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) ->
 
     kernel.upload_traffic_control.prepare = refuse  # type: ignore[method-assign]
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        await scene.reload(BOTH_WAYS)
+        await scene.reload(BOTH_DIRECTIONS)
         assert scene.status()["policy"]["rules"] == []
         assert not kernel.netfilter.entries
         await scene.reload(CAPPED)
@@ -388,7 +388,7 @@ async def test_uploads_are_shaped_only_while_a_rule_caps_uploads(tmp_path: Path)
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert not scene.status()["uploads_shaped"]
-        await scene.reload(BOTH_WAYS)
+        await scene.reload(BOTH_DIRECTIONS)
         await until(lambda: kernel.upload_netfilter.entries)
         assert scene.status()["uploads_shaped"]
         await scene.reload(CAPPED)
@@ -402,7 +402,7 @@ def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: P
     kernel = FakeKernel()
 
     async def scenario() -> None:
-        async with running(tmp_path, BOTH_WAYS, kernel) as scene:
+        async with running(tmp_path, BOTH_DIRECTIONS, kernel) as scene:
             kernel.upload_netfilter.refuses_removal = True
             await scene.reload(CAPPED)
             assert not await scene.daemon._drift.verify()
@@ -411,7 +411,7 @@ def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: P
             if not stops:
                 assert await scene.daemon._drift.verify()
                 assert kernel.upload_netfilter.log[-1] == "remove sets"
-                await scene.reload(BOTH_WAYS)
+                await scene.reload(BOTH_DIRECTIONS)
                 assert kernel.upload_netfilter.log[-1] == "make sets"
         assert kernel.upload_netfilter.log[-1] == "remove sets"
 
@@ -431,7 +431,7 @@ def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops
             prepare, kernel.upload_traffic_control.prepare = kernel.upload_traffic_control.prepare, refuse  # type: ignore[method-assign]
             kernel.upload_netfilter.refuses_removal = True
             kernel.upload_netfilter.log.clear()
-            await scene.reload(BOTH_WAYS)
+            await scene.reload(BOTH_DIRECTIONS)
             assert await scene.daemon._drift.verify()
             assert not kernel.upload_netfilter.log
             kernel.upload_netfilter.refuses_removal = False
@@ -439,7 +439,7 @@ def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops
                 assert await scene.daemon._drift.verify()
                 assert kernel.upload_netfilter.log[-1] == "remove sets"
                 kernel.upload_traffic_control.prepare = prepare  # type: ignore[method-assign]
-                await scene.reload(BOTH_WAYS)
+                await scene.reload(BOTH_DIRECTIONS)
                 assert kernel.upload_netfilter.log[-1] == "make sets"
         assert kernel.upload_netfilter.log[-1] == "remove sets"
 
@@ -463,10 +463,10 @@ async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         prepare, kernel.upload_traffic_control.prepare = kernel.upload_traffic_control.prepare, refuse  # type: ignore[method-assign]
         kernel.upload_netfilter.refuses_removal = True
-        await scene.reload(BOTH_WAYS)
+        await scene.reload(BOTH_DIRECTIONS)
         kernel.upload_netfilter.refuses_removal = False
         kernel.upload_traffic_control.prepare = compare_concurrently  # type: ignore[method-assign]
-        await scene.reload(BOTH_WAYS)
+        await scene.reload(BOTH_DIRECTIONS)
         assert await compared[0]
         assert scene.engine.uploads.in_force
         assert kernel.upload_netfilter.log[-1] == "make sets"
@@ -498,7 +498,7 @@ async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> N
 
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         kernel.upload_traffic_control.read = block_forever  # type: ignore[method-assign]
-        scene.policy[0] = BOTH_WAYS
+        scene.policy[0] = BOTH_DIRECTIONS
         scene.daemon.reload()
         await is_reading.wait()
     assert kernel.upload_traffic_control.log[-1] == "restore root qdisc"

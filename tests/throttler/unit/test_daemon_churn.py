@@ -14,9 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 from fake_kernel import FakeKernel
-from mptcp_dialogue import PROXY, Host
-from mptcp_dialogue import Path as Subflow
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
+from mptcp_dialogue import PROXY, ClientSubflow, Host
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, Scene, running, until
 
 from mptcp_throttler.mptcp.model import KernelEventKind, Segment
 from mptcp_throttler.runtime import decisions, engine, observe
@@ -48,8 +47,8 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
         for number in range(start, start + BATCH):
             host, client = Host(str(number), clock.now), number % CLIENTS + 1
             port = 1024 + number % 60_000
-            initial = Subflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
-            join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
+            initial = ClientSubflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
+            join = ClientSubflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
             # With one address identifier for all clients, the table of addresses and identifiers does not grow.
             join.remote_id = 1
             dialogues.append((host, join))
@@ -112,7 +111,7 @@ def test_no_memory_is_kept_for_ended_connections(tmp_path: Path, monkeypatch: py
     asyncio.run(scenario())
 
 
-METERED = BOTH_WAYS.replace("rules: [", "time_zone: Europe/Athens\nrules: [{name: all, budget: %s}, ")
+METERED = BOTH_DIRECTIONS.replace("rules: [", "time_zone: Europe/Athens\nrules: [{name: all, budget: %s}, ")
 DAILY = "{period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}"
 
 

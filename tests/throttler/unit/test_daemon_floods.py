@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel
-from mptcp_dialogue import PROXY, Host
-from mptcp_dialogue import Path as Subflow
+from mptcp_dialogue import PROXY, ClientSubflow, Host
 from test_daemon import CAPPED, running, scenario, until
 
 from mptcp_throttler.runtime.engine import MAX_LINES
@@ -23,9 +22,9 @@ PAUSE_SECONDS = 3600.0
 """Length of a pause. The test itself ends pauses of this length."""
 
 
-def forged_join(number: int, interface: str = "w0") -> Subflow:
+def forged_join(number: int, interface: str = "w0") -> ClientSubflow:
     """Return a join to a connection that does not exist."""
-    return Subflow(Host(str(number)), "10.2.0.9", 1024 + number, False, PROXY, interface)
+    return ClientSubflow(Host(str(number)), "10.2.0.9", 1024 + number, False, PROXY, interface)
 
 
 def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from fake_kernel import FakeKernel
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 from test_daemon_initial_options import report_event
 
 from mptcp_common.status_client import ask
@@ -128,8 +128,8 @@ def test_subflow_with_two_caps_counts_once(tmp_path: Path, capsys: pytest.Captur
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, UNCAPPED, kernel) as scene:
             for policy, capped in (
-                (BOTH_WAYS, "1 capped subflow"),
-                (BOTH_WAYS.replace("[a]", "[a, b]"), "2 capped subflows"),
+                (BOTH_DIRECTIONS, "1 capped subflow"),
+                (BOTH_DIRECTIONS.replace("[a]", "[a, b]"), "2 capped subflows"),
                 (upload_capped, "1 capped subflow"),
                 (upload_capped + "dry_run: true\n", "0 capped subflows"),
                 (CAPPED, "1 capped subflow"),

@@ -7,7 +7,7 @@ import gc
 import sys
 
 from examples import examples
-from mptcp_dialogue import PORT, Host, Path, kinds, open_connection
+from mptcp_dialogue import PORT, ClientSubflow, Host, kinds, open_connection
 from test_mptcp_fuzz import frame
 
 from mptcp_throttler.mptcp.model import KernelEventKind
@@ -22,7 +22,7 @@ ETHERNET, IPV4 = 14, 20
 
 def handshake_frames(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
     """Return the frames of a subflow's handshake, the offset of the client's port, and whether the proxy sent it."""
-    sent = [(each, each.source_port == PORT) for each in Path(host, address, 1, False).handshake()]
+    sent = [(each, each.source_port == PORT) for each in ClientSubflow(host, address, 1, False).handshake()]
     return [
         (bytearray(frame(each)), ETHERNET + IPV4 + (2 if from_proxy else 0), from_proxy) for each, from_proxy in sent
     ]
@@ -36,8 +36,8 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
     frames_by_client = [handshake_frames(host, address) for address in CLIENTS]
     events: list[str] = []
     for number in range(count):
-        path = Path(host, CLIENTS[number % 2], 1024 + number // 2, False)
-        port = path.four_tuple.remote_port.to_bytes(2, "big")
+        subflow = ClientSubflow(host, CLIENTS[number % 2], 1024 + number // 2, False)
+        port = subflow.four_tuple.remote_port.to_bytes(2, "big")
         for data, position, from_proxy in frames_by_client[number % 2]:
             data[position : position + 2] = port
             now += 0.00001
@@ -45,7 +45,7 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
             assert segment is not None
             events += kinds(tracker.apply_segment(segment))
         for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
-            events += kinds(tracker.apply_event(path.kernel_event(kind, time=now)))
+            events += kinds(tracker.apply_event(subflow.kernel_event(kind, time=now)))
     return events, now
 
 

@@ -53,16 +53,16 @@ def test_excess_is_reported_only_after_a_dump_if_a_subflow_may_have_ended(reason
     """Defect: a real subflow was closed because the table was full, although it contained ended subflows."""
     for ended in (True, False):
         tracker, host = full_connection()
-        paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 1))]
+        subflows = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 1))]
         if reason == "a reset":
-            assert kinds_of_events(tracker, paths[1].rst()) == []
+            assert kinds_of_events(tracker, subflows[1].rst()) == []
             assert tracker.lookups.pause(0.0) is not None
         else:
             tracker.request_resync()
-        assert kinds_of_events(tracker, paths[MAX_SUBFLOWS].kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert kinds_of_events(tracker, subflows[MAX_SUBFLOWS].kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
         assert tracker.needs_resync
         now = host.time + 2 * SMALL.resync_grace
-        listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
+        listed = [subflow.kernel_subflow() for subflow in subflows if not (ended and subflow is subflows[1])]
         event_kinds = kinds(tracker.resync(listed, now))
         assert (ACTIVE in event_kinds, EXCESS in event_kinds) == (ended, not ended)
         assert not tracker.needs_resync
@@ -70,14 +70,16 @@ def test_excess_is_reported_only_after_a_dump_if_a_subflow_may_have_ended(reason
 
 def test_dump_removes_ended_subflows_before_it_reports_excess() -> None:
     tracker, host = full_connection()
-    paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 2))]
+    subflows = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 2))]
     now = host.time + 10
-    dump_without_one = [path.kernel_subflow() for path in paths[: MAX_SUBFLOWS + 1] if path is not paths[2]]
+    dump_without_one = [
+        subflow.kernel_subflow() for subflow in subflows[: MAX_SUBFLOWS + 1] if subflow is not subflows[2]
+    ]
     event_kinds = kinds(tracker.resync(reversed(dump_without_one), now))
     assert ("subflow-closed" in event_kinds, ACTIVE in event_kinds, EXCESS in event_kinds) == (True, True, False)
-    dump_with_two_more = [path.kernel_subflow() for path in paths]
+    dump_with_two_more = [subflow.kernel_subflow() for subflow in subflows]
     events = [event for event in tracker.resync(dump_with_two_more, now + 10) if event.kind is EventKind.SUBFLOW_EXCESS]
-    assert [event.four_tuple for event in events] == [paths[2].four_tuple, paths[-1].four_tuple]
+    assert [event.four_tuple for event in events] == [subflows[2].four_tuple, subflows[-1].four_tuple]
 
 
 ACTIONS = st.tuples(st.sampled_from(["forged", "joined", "closed", "reset", "dump"]), st.integers(1, 12))
@@ -92,17 +94,17 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
     events = feed(tracker, *first.established())
     in_kernel: dict[FourTuple, object] = {first.four_tuple: first}
     for action, port in actions:
-        path = host.join(port=port)
-        four_tuple = path.four_tuple
+        subflow = host.join(port=port)
+        four_tuple = subflow.four_tuple
         if action == "forged":
             events = feed(tracker, *host.join(address="192.0.2.99", port=port).handshake())
         elif action == "joined" and four_tuple not in in_kernel:
-            in_kernel[four_tuple] = path
-            events = feed(tracker, path.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
+            in_kernel[four_tuple] = subflow
+            events = feed(tracker, subflow.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
         elif action == "closed" and in_kernel.pop(four_tuple, None) is not None:
-            events = feed(tracker, path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+            events = feed(tracker, subflow.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
-            events = feed(tracker, path.rst())
+            events = feed(tracker, subflow.rst())
         if action == "dump" or tracker.needs_resync:
             host.time += 2 * SMALL.closed_linger
             events += tracker.resync([each.kernel_subflow() for each in in_kernel.values()], host.time)  # type: ignore[attr-defined]

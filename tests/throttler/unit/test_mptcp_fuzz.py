@@ -13,7 +13,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mptcp_capture import IPV4, IPV6
-from mptcp_dialogue import ACK, PORT, SYN, Host, Path
+from mptcp_dialogue import ACK, PORT, SYN, ClientSubflow, Host
 from mptcp_invariants import SMALL, Subscriber, check_tables
 
 from mptcp_throttler.mptcp.model import KernelEvent, KernelEventKind, KernelSubflow, Segment
@@ -75,8 +75,8 @@ def frame(segment: Segment) -> bytes:
     return bytes(12) + kind + ip + segment.source + segment.destination + header
 
 
-def segments_of_a_connection(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
-    """Return the paths and all segments of a connection, in their usual order.
+def segments_of_a_connection(host: Host, number: int) -> tuple[list[ClientSubflow], list[Segment]]:
+    """Return the subflows and all segments of a connection, in their usual order.
 
     The connection has three subflows, or more than the tracker has room for. Some joins are forged.
     """
@@ -132,7 +132,7 @@ def mutate(rng: random.Random, data: bytes) -> bytes:
 def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
     rng = random.Random(SEED)
     connections = [segments_of_a_connection(Host(f"host {n}"), n) for n in range(60)]
-    paths = [path for paths_of_one, _ in connections for path in paths_of_one]
+    subflows = [subflow for subflows_of_one, _ in connections for subflow in subflows_of_one]
     frames_of_connections = [[frame(segment) for segment in segments] for _, segments in connections]
     real_frames = [data for _, _, data in IPV4 + IPV6]
     tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
@@ -164,14 +164,16 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
         segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")), outgoing=direction)
         events = tracker.apply_segment(segment) if segment is not None else []
         if segment_count % 5 == 0:
-            path = rng.choice(paths if rng.random() < 0.5 else paths[3:9])  # Host 1 has too many subflows.
+            subflow = rng.choice(subflows if rng.random() < 0.5 else subflows[3:9])  # Host 1 has too many subflows.
             kind = rng.choice(list(KernelEventKind))
-            token = path.host.token if rng.random() < 0.9 else rng.getrandbits(32)
-            four_tuple = path.four_tuple if rng.random() < 0.95 else None
-            ids = (rng.choice((None, 0, 3)), rng.choice((None, path.remote_id, 9)))
+            token = subflow.host.token if rng.random() < 0.9 else rng.getrandbits(32)
+            four_tuple = subflow.four_tuple if rng.random() < 0.95 else None
+            ids = (rng.choice((None, 0, 3)), rng.choice((None, subflow.remote_id, 9)))
             events += tracker.apply_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
         if segment_count % 500 == 0:
-            dump = [path.kernel_subflow(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
+            dump = [
+                subflow.kernel_subflow(backup=rng.random() < 0.5) for subflow in rng.sample(subflows, rng.randrange(30))
+            ]
             pieces = [dump[start : start + 7] for start in range(0, len(dump), 7)]
             resync = tracker.begin_resync(time - rng.random() * 2)
         elif resync is not None and segment_count % 9 == 0:
@@ -183,7 +185,7 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
         if segment_count % 50 == 0:
             events += tracker.expire(time)
             requested = tracker.lookups.pop_due(time)
-            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in requested if rng.random() < 0.5]
+            listed = [rng.choice(subflows).kernel_subflow(four_tuple=each) for each in requested if rng.random() < 0.5]
             events += tracker.apply_lookup(requested, {each.four_tuple: each for each in listed}, time)
         subscriber.receive(events)
         event_count += len(events)

@@ -17,8 +17,8 @@ from mptcp_dialogue import (
     REFUSED,
     RST,
     SYN,
+    ClientSubflow,
     Host,
-    Path,
     address_bytes,
     feed,
     kinds_of_events,
@@ -36,14 +36,20 @@ K = KernelEventKind
 
 class TestInterface:
     def test_interface_is_taken_from_the_syn_ack(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        feed(tracker, path.syn(), replace(path.syn_ack(), interface="eth7"), path.ack(), path.kernel_event(K.CREATED))
+        subflow = host.initial()
+        feed(
+            tracker,
+            subflow.syn(),
+            replace(subflow.syn_ack(), interface="eth7"),
+            subflow.ack(),
+            subflow.kernel_event(K.CREATED),
+        )
         assert tracker.connections[host.token].subflows[0].interface == "eth7"
 
     def test_handshake_may_be_read_after_the_kernels_event(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        syn, syn_ack, _ = path.handshake()
-        assert kinds_of_events(tracker, path.kernel_event(K.CREATED), syn, syn_ack, syn_ack) == [
+        subflow = host.initial()
+        syn, syn_ack, _ = subflow.handshake()
+        assert kinds_of_events(tracker, subflow.kernel_event(K.CREATED), syn, syn_ack, syn_ack) == [
             OPENED,
             ACTIVE,
             CHANGED,
@@ -53,83 +59,83 @@ class TestInterface:
 
     def test_without_a_syn_ack_the_interface_is_looked_up_in_the_routes(self, tracker: Tracker, host: Host) -> None:
         """Any host can send a SYN, or a packet that looks like the SYN/ACK, so an incoming SYN/ACK does not count."""
-        path = host.initial()
-        tracker.interface_of = {path.four_tuple: "wlan0"}.get
-        forged = replace(path.syn_ack(), outgoing=False, interface="eth7")
-        feed(tracker, replace(path.syn(), outgoing=False), forged, path.kernel_event(K.CREATED))
+        subflow = host.initial()
+        tracker.interface_of = {subflow.four_tuple: "wlan0"}.get
+        forged = replace(subflow.syn_ack(), outgoing=False, interface="eth7")
+        feed(tracker, replace(subflow.syn(), outgoing=False), forged, subflow.kernel_event(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "wlan0"
         assert tracker.counters.misdirected == 1
 
     def test_repeated_syn_does_not_hide_the_interface(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        syn, syn_ack, _ = path.handshake()
-        feed(tracker, syn, syn_ack, path.syn(), path.kernel_event(K.CREATED))
+        subflow = host.initial()
+        syn, syn_ack, _ = subflow.handshake()
+        feed(tracker, syn, syn_ack, subflow.syn(), subflow.kernel_event(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
     def test_syn_ack_of_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host).later_attempt()
-        assert kinds_of_events(tracker, path.syn(), replace(path.syn_ack(), interface="eth7")) == []
+        subflow = open_connection(tracker, host).later_attempt()
+        assert kinds_of_events(tracker, subflow.syn(), replace(subflow.syn_ack(), interface="eth7")) == []
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
     def test_ipv4_mapped_addresses_are_ipv4(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial(address="::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
-        feed(tracker, *path.established())
-        (subflow,) = tracker.connections[host.token].subflows
-        assert subflow.four_tuple == FourTuple(address_bytes("192.0.2.1"), PORT, address_bytes("198.51.100.1"), 40000)
-        assert subflow.interface == "eth0"
+        subflow = host.initial(address="::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
+        feed(tracker, *subflow.established())
+        (tracked,) = tracker.connections[host.token].subflows
+        assert tracked.four_tuple == FourTuple(address_bytes("192.0.2.1"), PORT, address_bytes("198.51.100.1"), 40000)
+        assert tracked.interface == "eth0"
 
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial(port=PORT)
-        for segment in path.handshake():
-            tracker.apply_segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
-        assert kinds_of_events(tracker, path.kernel_event(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
+        subflow = host.initial(port=PORT)
+        for segment in subflow.handshake():
+            tracker.apply_segment(replace(segment, outgoing=segment.source == subflow.four_tuple.local))
+        assert kinds_of_events(tracker, subflow.kernel_event(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 
-Reply = Callable[[Path], Segment]
+Reply = Callable[[ClientSubflow], Segment]
 
 
 class TestRefusedJoins:
     @pytest.mark.parametrize(
         ("reply", "detail"),
         [
-            (lambda path: path.proxy_rst(), "RST from the proxy"),
-            (lambda path: path.proxy_rst(MpTcprst(0, 2)), "RST from the proxy, MP_TCPRST reason 2"),
-            (lambda path: path.plain_syn_ack(), "the proxy's SYN/ACK has no MP_JOIN"),
+            (lambda subflow: subflow.proxy_rst(), "RST from the proxy"),
+            (lambda subflow: subflow.proxy_rst(MpTcprst(0, 2)), "RST from the proxy, MP_TCPRST reason 2"),
+            (lambda subflow: subflow.plain_syn_ack(), "the proxy's SYN/ACK has no MP_JOIN"),
         ],
     )
     def test_join_counts_as_refused_after_a_rst_or_a_plain_syn_ack(
         self, tracker: Tracker, host: Host, reply: Reply, detail: str
     ) -> None:
         open_connection(tracker, host)
-        path = host.join()
-        (event,) = feed(tracker, path.syn(), reply(path))
-        assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, path.four_tuple)
+        subflow = host.join()
+        (event,) = feed(tracker, subflow.syn(), reply(subflow))
+        assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, subflow.four_tuple)
         assert event.detail == detail
-        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply was reported again"
+        assert kinds_of_events(tracker, subflow.syn(), reply(subflow)) == [], "a repeated reply was reported again"
         assert tracker.counters.joins_refused == 2
 
     def test_join_with_an_unknown_token_or_a_wrong_hmac_counts_as_refused(self, tracker: Tracker, host: Host) -> None:
-        path = host.join()
-        (event,) = feed(tracker, path.syn(), path.proxy_rst())
+        subflow = host.join()
+        (event,) = feed(tracker, subflow.syn(), subflow.proxy_rst())
         assert (event.token, event.detail) == (host.token, "unknown token")
         open_connection(tracker, host)
-        path = host.join(port=7)
-        assert kinds_of_events(tracker, path.syn(), path.syn_ack(), path.ack(forged=True), path.proxy_rst()) == [
-            REFUSED
-        ]
+        subflow = host.join(port=7)
+        assert kinds_of_events(
+            tracker, subflow.syn(), subflow.syn_ack(), subflow.ack(forged=True), subflow.proxy_rst()
+        ) == [REFUSED]
 
     def test_reset_from_the_client_refuses_nothing(self, tracker: Tracker, host: Host) -> None:
         open_connection(tracker, host)
-        path = host.join()
-        assert kinds_of_events(tracker, path.syn(), path.syn_ack(), path.rst(), path.fin()) == []
-        assert kinds_of_events(tracker, path.ack(), path.kernel_event(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
+        subflow = host.join()
+        assert kinds_of_events(tracker, subflow.syn(), subflow.syn_ack(), subflow.rst(), subflow.fin()) == []
+        assert kinds_of_events(tracker, subflow.ack(), subflow.kernel_event(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
 
     def test_flood_of_refused_joins_is_counted_in_bounded_tables(self, host: Host) -> None:
         tracker = Tracker([PORT], SMALL)
         for port in range(100):
-            path = host.join(port=port)
-            feed(tracker, path.syn(), path.proxy_rst())
+            subflow = host.join(port=port)
+            feed(tracker, subflow.syn(), subflow.proxy_rst())
             check_tables(tracker, SMALL)
         assert tracker.counters.joins_refused == 100
         assert tracker.table_sizes["refused"] == SMALL.max_refused
@@ -139,30 +145,36 @@ class TestRefusedJoins:
 
 class TestCounters:
     def test_fallback_to_tcp_is_counted(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        assert kinds_of_events(tracker, path.syn(), path.plain_syn_ack(), path.ack()) == []
+        subflow = host.initial()
+        assert kinds_of_events(tracker, subflow.syn(), subflow.plain_syn_ack(), subflow.ack()) == []
         assert tracker.counters.fallbacks == 1
         assert not any(tracker.table_sizes.values())
 
     def test_plain_tcp_is_ignored(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        assert kinds_of_events(tracker, path.plain_syn(), path.plain_syn_ack(), path.fin(), path.proxy_fin()) == []
+        subflow = host.initial()
+        assert (
+            kinds_of_events(tracker, subflow.plain_syn(), subflow.plain_syn_ack(), subflow.fin(), subflow.proxy_fin())
+            == []
+        )
         assert tracker.counters.ignored == 4
 
     def test_version_0_is_counted(self, tracker: Tracker, host: Host) -> None:
         """Linux answers version 0 with plain TCP."""
-        path = host.initial()
-        assert kinds_of_events(tracker, path.syn(MpCapable(0, 1)), path.plain_syn_ack()) == []
+        subflow = host.initial()
+        assert kinds_of_events(tracker, subflow.syn(MpCapable(0, 1)), subflow.plain_syn_ack()) == []
         assert (tracker.counters.version_0, tracker.counters.fallbacks) == (1, 0)
         assert not any(tracker.table_sizes.values())
 
     def test_impossible_flags_and_ports_are_ignored(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        invalid = replace(path.syn(), flags=SYN | FIN), replace(path.syn(), flags=SYN | RST)
-        assert kinds_of_events(tracker, *invalid, replace(path.syn(), destination_port=80), path.from_proxy(SYN)) == []
+        subflow = host.initial()
+        invalid = replace(subflow.syn(), flags=SYN | FIN), replace(subflow.syn(), flags=SYN | RST)
+        assert (
+            kinds_of_events(tracker, *invalid, replace(subflow.syn(), destination_port=80), subflow.from_proxy(SYN))
+            == []
+        )
         assert not any(tracker.table_sizes.values())
         open_connection(tracker, host)
-        feed(tracker, path.from_client(ACK, Malformed(1, "short", b""), Malformed(None, "long", b"")))
+        feed(tracker, subflow.from_client(ACK, Malformed(1, "short", b""), Malformed(None, "long", b"")))
         assert tracker.counters.malformed == 2
 
     def test_flood_of_syns_evicts_the_oldest_handshakes(self, host: Host) -> None:

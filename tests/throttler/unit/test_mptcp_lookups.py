@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,12 +133,12 @@ class TestLookupQueue:
 @pytest.mark.parametrize("exists", [True, False])
 def test_subflow_is_looked_up_after_a_reset(tracker: Tracker, host: Host, exists: bool) -> None:
     open_connection(tracker, host)
-    path = host.join()
-    feed(tracker, *path.established())
-    assert kinds_of_events(tracker, path.rst()) == []
+    subflow = host.join()
+    feed(tracker, *subflow.established())
+    assert kinds_of_events(tracker, subflow.rst()) == []
     requested = tracker.lookups.pop_due(host.time + 0.6)
-    assert requested == (path.four_tuple,)
-    sockets = {path.four_tuple: path.kernel_subflow(backup=True)} if exists else {}
+    assert requested == (subflow.four_tuple,)
+    sockets = {subflow.four_tuple: subflow.kernel_subflow(backup=True)} if exists else {}
     events = tracker.apply_lookup(requested, sockets, host.time + 0.6)
     assert [(each.kind.value, each.detail) for each in events] == [
         (CHANGED, "backup flag from the kernel") if exists else (CLOSED, "the kernel has no such subflow")
@@ -164,7 +164,7 @@ def test_client_that_roams_after_a_reset_keeps_its_connection(tracker: Tracker, 
     assert kinds_of_events(tracker, *host.join().established()) == [ACTIVE]
 
 
-def test_daemon_looks_up_a_subflow_after_a_reset(tmp_path: File) -> None:
+def test_daemon_looks_up_a_subflow_after_a_reset(tmp_path: Path) -> None:
     async def scenario() -> None:
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")

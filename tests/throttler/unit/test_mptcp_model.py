@@ -16,7 +16,7 @@ from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from mptcp_dialogue import ACK, FIN, PORT, RST, SYN, Host, Path
+from mptcp_dialogue import ACK, FIN, PORT, RST, SYN, ClientSubflow, Host
 from mptcp_invariants import Subscriber, check_tables
 
 from mptcp_throttler.mptcp.limits import TrackerLimits
@@ -52,16 +52,16 @@ LIMITS = TrackerLimits(
 
 
 @dataclass
-class Real:
+class OpenSubflow:
     """A subflow that the kernel has."""
 
-    path: Path
+    subflow: ClientSubflow
     backup: bool
 
     def as_subflow(self) -> Subflow:
-        path = self.path
-        ids = path.local_id, path.remote_id
-        return Subflow(path.four_tuple, path.is_initial, *ids, self.backup, path.interface, 0.0)
+        subflow = self.subflow
+        ids = subflow.local_id, subflow.remote_id
+        return Subflow(subflow.four_tuple, subflow.is_initial, *ids, self.backup, subflow.interface, 0.0)
 
 
 def interface_of_route(four_tuple: FourTuple) -> str:
@@ -69,7 +69,7 @@ def interface_of_route(four_tuple: FourTuple) -> str:
     return f"eth{four_tuple.remote_port % 2}"
 
 
-Truth = dict[int, dict[FourTuple, Real]]
+SubflowsByToken = dict[int, dict[FourTuple, OpenSubflow]]
 """Subflows by token, oldest first."""
 
 NUMBERS = st.integers(0, 2)
@@ -78,21 +78,21 @@ ADDRESS_IDS = st.sampled_from((0, 3, 9))
 
 
 @st.composite
-def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
+def forged_options(draw: st.DrawFn, subflow: ClientSubflow) -> tuple[MptcpOption, ...]:
     """Draw options of every subtype, with values that are on the wire or known to the client."""
-    host = path.host
-    real_options = [option for segment in path.handshake() for option in segment.options]
+    host = subflow.host
+    real_options = [option for segment in subflow.handshake() for option in segment.options]
     key = draw(st.sampled_from((host.proxy_key, host.client_key, bytes(8))))
     backup, number = draw(st.booleans()), draw(ADDRESS_IDS)
     forged = (
         MpCapable(draw(st.sampled_from((0, 1, 2))), 1, key, draw(st.sampled_from((None, host.proxy_key)))),
         MpCapable(1, 1, bytes(8), host.proxy_key),
-        MpJoinSyn(backup, number, draw(st.sampled_from((host.token, 7))), path.nonce_client),
+        MpJoinSyn(backup, number, draw(st.sampled_from((host.token, 7))), subflow.nonce_client),
         MpJoinSynAck(backup, number, bytes(8), bytes(4)),
         MpJoinAck(bytes(20)),
         Dss(True, 1, 1, 4, 1, 1),
         AddAddr(False, number, bytes(4), None),
-        RemoveAddr((0, number, path.remote_id)),
+        RemoveAddr((0, number, subflow.remote_id)),
         MpPrio(backup),
         MpFail(1),
         MpFastclose(key),
@@ -114,8 +114,8 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         self.time = 1000.0
         self.hosts = [Host(name) for name in ("one", "two", "three")]
         self.generation = 0
-        self.truth: Truth = {}
-        self.reported: Truth = {}
+        self.in_kernel: SubflowsByToken = {}
+        self.reported: SubflowsByToken = {}
         self.packets: deque[Segment] = deque()
         self.events: deque[KernelEvent] = deque()
         self.start()
@@ -128,22 +128,22 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         self.events.clear()
         self.dump(0)
 
-    # Paths and events
+    # Subflows and events
 
-    def path_of(self, number: int, port: int | None) -> Path:
+    def subflow_of(self, number: int, port: int | None) -> ClientSubflow:
         host = self.hosts[number]
         host.time = self.time
         proxy = "192.0.2.1" if self.version == 4 else "2001:db8::1"
         if port is None:
             address = "198.51.100.1" if self.version == 4 else "2001:db8:1::1"
-            path = host.initial(address, 40000 + number, proxy=proxy)
+            subflow = host.initial(address, 40000 + number, proxy=proxy)
         else:
             address = "203.0.113.1" if self.version == 4 else "2001:db8:2::1"
-            path = host.join(address, port, proxy=proxy)
-        path.interface = interface_of_route(path.four_tuple)
+            subflow = host.join(address, port, proxy=proxy)
+        subflow.interface = interface_of_route(subflow.four_tuple)
         for _ in range(self.generation):
-            path = path.later_attempt()
-        return path
+            subflow = subflow.later_attempt()
+        return subflow
 
     def receive(self, events: Iterable[Event]) -> None:
         self.subscriber.receive(events)
@@ -163,54 +163,58 @@ class SegmentsAndEvents(RuleBasedStateMachine):
 
     @rule(number=NUMBERS)
     def opens(self, number: int) -> None:
-        path = self.path_of(number, None)
-        if path.host.token in self.truth or len(self.truth) == 2:
+        subflow = self.subflow_of(number, None)
+        if subflow.host.token in self.in_kernel or len(self.in_kernel) == 2:
             return
-        self.send(*path.handshake())
-        self.truth[path.host.token] = {path.four_tuple: Real(path, False)}
-        self.report(path.kernel_event(KernelEventKind.CREATED))
-        self.report(path.kernel_event(KernelEventKind.ESTABLISHED))
+        self.send(*subflow.handshake())
+        self.in_kernel[subflow.host.token] = {subflow.four_tuple: OpenSubflow(subflow, False)}
+        self.report(subflow.kernel_event(KernelEventKind.CREATED))
+        self.report(subflow.kernel_event(KernelEventKind.ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS, backup=st.booleans())
     def joins(self, number: int, port: int, backup: bool) -> None:
-        path = self.path_of(number, port)
-        path.backup = backup
-        subflows = self.truth.get(path.host.token)
-        if subflows is None or any(path.four_tuple in each for each in self.truth.values()) or len(subflows) == 3:
+        subflow = self.subflow_of(number, port)
+        subflow.backup = backup
+        subflows = self.in_kernel.get(subflow.host.token)
+        if (
+            subflows is None
+            or any(subflow.four_tuple in each for each in self.in_kernel.values())
+            or len(subflows) == 3
+        ):
             return
-        self.send(*path.handshake())
-        subflows[path.four_tuple] = Real(path, backup)
-        self.report(path.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
+        self.send(*subflow.handshake())
+        subflows[subflow.four_tuple] = OpenSubflow(subflow, backup)
+        self.report(subflow.kernel_event(KernelEventKind.SUBFLOW_ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), backup=st.booleans())
     def changes_priority(self, number: int, port: int | None, backup: bool) -> None:
-        path = self.path_of(number, port)
-        real = self.truth.get(path.host.token, {}).get(path.four_tuple)
-        if real is not None:
-            self.send(path.from_client(ACK, MpPrio(backup)))
-            self.truth[path.host.token][path.four_tuple] = Real(real.path, backup)
-            self.report(path.kernel_event(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
+        subflow = self.subflow_of(number, port)
+        open_subflow = self.in_kernel.get(subflow.host.token, {}).get(subflow.four_tuple)
+        if open_subflow is not None:
+            self.send(subflow.from_client(ACK, MpPrio(backup)))
+            self.in_kernel[subflow.host.token][subflow.four_tuple] = OpenSubflow(open_subflow.subflow, backup)
+            self.report(subflow.kernel_event(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), reset=st.booleans())
     def ends(self, number: int, port: int | None, reset: bool) -> None:
-        path = self.path_of(number, port)
-        subflows = self.truth.get(path.host.token, {})
-        if subflows.pop(path.four_tuple, None) is None:
+        subflow = self.subflow_of(number, port)
+        subflows = self.in_kernel.get(subflow.host.token, {})
+        if subflows.pop(subflow.four_tuple, None) is None:
             return
-        self.send(*([path.rst()] if reset else [path.fin(), path.proxy_fin()]))
+        self.send(*([subflow.rst()] if reset else [subflow.fin(), subflow.proxy_fin()]))
         if subflows:
-            self.report(path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+            self.report(subflow.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
         else:
-            del self.truth[path.host.token]
-            self.report(path.host.close_event())
+            del self.in_kernel[subflow.host.token]
+            self.report(subflow.host.close_event())
 
     @rule(number=NUMBERS, port=PORTS | st.none())
     def sends_a_handshake_that_is_not_accepted(self, number: int, port: int | None) -> None:
         """Send a handshake that the kernel does not accept, although its third ACK may be captured."""
-        path = self.path_of(number, port)
-        if any(path.four_tuple in each for each in self.truth.values()):
+        subflow = self.subflow_of(number, port)
+        if any(subflow.four_tuple in each for each in self.in_kernel.values()):
             return
-        self.send(*path.handshake())
+        self.send(*subflow.handshake())
 
     @rule()
     def clients_choose_new_sequence_numbers(self) -> None:
@@ -242,18 +246,18 @@ class SegmentsAndEvents(RuleBasedStateMachine):
             if event.kind is KernelEventKind.SUBFLOW_CLOSED:
                 subflows.pop(event.four_tuple, None)
             elif event.kind is KernelEventKind.SUBFLOW_PRIORITY:
-                subflows[event.four_tuple] = Real(subflows[event.four_tuple].path, event.backup)
+                subflows[event.four_tuple] = OpenSubflow(subflows[event.four_tuple].subflow, event.backup)
             else:
-                path = next(self._paths(event.token, event.four_tuple))
+                subflow = next(self._possible_subflows(event.token, event.four_tuple))
                 earlier = subflows.get(event.four_tuple)
-                subflows[event.four_tuple] = Real(path, event.backup if earlier is None else earlier.backup)
+                subflows[event.four_tuple] = OpenSubflow(subflow, event.backup if earlier is None else earlier.backup)
 
-    def _paths(self, token: int, four_tuple: FourTuple) -> Iterator[Path]:
+    def _possible_subflows(self, token: int, four_tuple: FourTuple) -> Iterator[ClientSubflow]:
         number = next(index for index, host in enumerate(self.hosts) if host.token == token)
         return (
-            path
+            subflow
             for port in (None, 50000, 50001, 50002)
-            if (path := self.path_of(number, port)).four_tuple == four_tuple
+            if (subflow := self.subflow_of(number, port)).four_tuple == four_tuple
         )
 
     @rule(seconds=st.sampled_from((2.0, 12.0)))
@@ -262,15 +266,15 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         self.packets_are_read(100, True)
         self.events_are_read(100)
         self.time += seconds
-        in_kernel = [each.path.kernel_subflow(backup=each.backup) for each in self._all_subflows()]
+        in_kernel = [each.subflow.kernel_subflow(backup=each.backup) for each in self._all_subflows()]
         resync = self.tracker.begin_resync(self.time)
         self.receive(resync.add(in_kernel))
         for events in resync.finish():
             self.receive(events)
-        self.reported = {token: dict(subflows) for token, subflows in self.truth.items()}
+        self.reported = {token: dict(subflows) for token, subflows in self.in_kernel.items()}
 
-    def _all_subflows(self) -> list[Real]:
-        return [each for subflows in self.truth.values() for each in subflows.values()]
+    def _all_subflows(self) -> list[OpenSubflow]:
+        return [each for subflows in self.in_kernel.values() for each in subflows.values()]
 
     @precondition(lambda self: len(self.tracker.table.lookups) > 0)
     @rule()
@@ -278,9 +282,9 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         self.events_are_read(100)
         self.time += 0.5
         requested = self.tracker.lookups.pop_due(self.time)
-        in_kernel = {each.path.four_tuple: each for each in self._all_subflows()}
+        in_kernel = {each.subflow.four_tuple: each for each in self._all_subflows()}
         sockets = {
-            each: in_kernel[each].path.kernel_subflow(backup=in_kernel[each].backup)
+            each: in_kernel[each].subflow.kernel_subflow(backup=in_kernel[each].backup)
             for each in requested
             if each in in_kernel
         }
@@ -321,13 +325,13 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         guessed: bool,
         on_other_interface: bool,
     ) -> None:
-        path = self.path_of(number, port)
-        options = data.draw(forged_options(path))
-        make = path.from_proxy if from_proxy else path.from_client
+        subflow = self.subflow_of(number, port)
+        options = data.draw(forged_options(subflow))
+        make = subflow.from_proxy if from_proxy else subflow.from_client
         segment = make(flags, *options, sequence=0 if guessed and flags & SYN else 1 if guessed else 12_345)
         self.time += 0.0005
         segment = replace(
-            segment, time=self.time, outgoing=False, interface="eth1" if on_other_interface else path.interface
+            segment, time=self.time, outgoing=False, interface="eth1" if on_other_interface else subflow.interface
         )
         self.apply_segment(segment)
 
@@ -340,16 +344,16 @@ class SegmentsAndEvents(RuleBasedStateMachine):
     )
     def replay(self, number: int, port: int | None, index: int, is_later_attempt: bool, with_syn: bool) -> None:
         """Deliver, on another interface, a segment that a real stack could send, in this attempt or in a later one."""
-        path = self.path_of(number, port)
-        path = path.later_attempt() if is_later_attempt else path
-        host = path.host
+        subflow = self.subflow_of(number, port)
+        subflow = subflow.later_attempt() if is_later_attempt else subflow
+        host = subflow.host
         fastcloses = (
-            path.from_client(ACK, MpFastclose(host.proxy_key)),
-            path.from_proxy(RST, MpFastclose(host.client_key)),
+            subflow.from_client(ACK, MpFastclose(host.proxy_key)),
+            subflow.from_proxy(RST, MpFastclose(host.client_key)),
         )
-        signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True))
-        selected = [*path.handshake(), *signals, *fastcloses][index]
-        for segment in (path.syn(), selected) if with_syn else (selected,):
+        signals = subflow.rst(), subflow.proxy_rst(), subflow.fin(), subflow.from_client(ACK, MpPrio(True))
+        selected = [*subflow.handshake(), *signals, *fastcloses][index]
+        for segment in (subflow.syn(), selected) if with_syn else (selected,):
             self.time += 0.0005
             self.apply_segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
 
@@ -365,9 +369,13 @@ class SegmentsAndEvents(RuleBasedStateMachine):
 
     @invariant()
     def tracker_has_exactly_the_reported_subflows(self) -> None:
-        reported = {four_tuple: real for subflows in self.reported.values() for four_tuple, real in subflows.items()}
+        reported = {
+            four_tuple: open_subflow
+            for subflows in self.reported.values()
+            for four_tuple, open_subflow in subflows.items()
+        }
         tracked = {each.four_tuple: each for shown in self.tracker.connections.values() for each in shown.subflows}
-        assert {each: replace(real.as_subflow(), since=0.0) for each, real in reported.items()} == {
+        assert {each: replace(open_subflow.as_subflow(), since=0.0) for each, open_subflow in reported.items()} == {
             each: replace(subflow, since=0.0) for each, subflow in tracked.items()
         }
 

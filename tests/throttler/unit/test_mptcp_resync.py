@@ -19,8 +19,8 @@ from mptcp_dialogue import (
     DISAGREE,
     OPENED,
     PORT,
+    ClientSubflow,
     Host,
-    Path,
     feed,
     kinds,
     kinds_of_events,
@@ -41,18 +41,18 @@ def finish(resync: Resync, limit: int = 500) -> list[Event]:
     return [event for step in resync.finish(limit) for event in step]
 
 
-def paths_of(host: Host) -> list[Path]:
+def subflows_of(host: Host) -> list[ClientSubflow]:
     """Return three subflows. The proxy opened the third from another local port."""
     outward = host.join("203.0.113.9")
     outward.four_tuple = outward.four_tuple._replace(local_port=45678, remote=host.client_key[:4])
     initial, join = host.initial(), host.join()
-    for path in (initial, join):
-        path.four_tuple = path.four_tuple._replace(remote=host.client_key[4:])
+    for subflow in (initial, join):
+        subflow.four_tuple = subflow.four_tuple._replace(remote=host.client_key[4:])
     return [initial, join, outward]
 
 
-PATHS = [path for number in range(4) for path in paths_of(Host(f"host {number}"))]
-indexes = st.integers(0, len(PATHS) - 1)
+SUBFLOWS = [subflow for number in range(4) for subflow in subflows_of(Host(f"host {number}"))]
+indexes = st.integers(0, len(SUBFLOWS) - 1)
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -65,9 +65,9 @@ indexes = st.integers(0, len(PATHS) - 1)
 def test_result_of_a_resync_does_not_depend_on_how_the_dump_is_divided(
     tracked: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
-    items = [item for index, count in tracked if index % 3 < 2 for item in PATHS[index].established()[-count:]]
+    items = [item for index, count in tracked if index % 3 < 2 for item in SUBFLOWS[index].established()[-count:]]
     time = max((item.time for item in items), default=1000.0) + 5
-    dump = [PATHS[index].kernel_subflow(backup=backup) for index, backup in listed]
+    dump = [SUBFLOWS[index].kernel_subflow(backup=backup) for index, backup in listed]
     undivided, divided = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
     feed(undivided, *items)
     feed(divided, *items)
@@ -111,50 +111,50 @@ class Kernel(RuleBasedStateMachine):
         self.time += seconds
         self.receive(self.tracker.expire(self.time))
 
-    def apply_event(self, path: Path, kind: K) -> None:
+    def apply_event(self, subflow: ClientSubflow, kind: K) -> None:
         self.time += 0.001
-        path.host.time = self.time
-        self.receive(self.tracker.apply_event(path.kernel_event(kind)))
+        subflow.host.time = self.time
+        self.receive(self.tracker.apply_event(subflow.kernel_event(kind)))
 
     @rule(index=indexes, lost=st.booleans())
     def open(self, index: int, lost: bool) -> None:
-        path = PATHS[index]
+        subflow = SUBFLOWS[index]
         if index in self.open_indexes:
             return
-        if not path.is_initial and not any(other // 3 == index // 3 for other in self.open_indexes):
+        if not subflow.is_initial and not any(other // 3 == index // 3 for other in self.open_indexes):
             return
         self.open_indexes.add(index)
-        self.reported_closed.discard(path.four_tuple)
+        self.reported_closed.discard(subflow.four_tuple)
         if not lost:
-            self.apply_event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
+            self.apply_event(subflow, K.CREATED if subflow.is_initial else K.SUBFLOW_ESTABLISHED)
 
     @rule(index=indexes, lost=st.booleans())
     def close(self, index: int, lost: bool) -> None:
         if index in self.open_indexes:
             self.open_indexes.remove(index)
-            self.must_be_active.discard(PATHS[index].four_tuple)
+            self.must_be_active.discard(SUBFLOWS[index].four_tuple)
             if not lost:
-                self.reported_closed.add(PATHS[index].four_tuple)
-                self.apply_event(PATHS[index], K.SUBFLOW_CLOSED)
+                self.reported_closed.add(SUBFLOWS[index].four_tuple)
+                self.apply_event(SUBFLOWS[index], K.SUBFLOW_CLOSED)
 
     @rule(number=st.integers(0, 3))
     def close_connection(self, number: int) -> None:
         indexes_of_connection = {index for index in self.open_indexes if index // 3 == number}
         self.open_indexes -= indexes_of_connection
         for index in indexes_of_connection:
-            self.must_be_active.discard(PATHS[index].four_tuple)
-            self.reported_closed.add(PATHS[index].four_tuple)
+            self.must_be_active.discard(SUBFLOWS[index].four_tuple)
+            self.reported_closed.add(SUBFLOWS[index].four_tuple)
         self.time += 0.001
-        host = PATHS[number * 3].host
+        host = SUBFLOWS[number * 3].host
         host.time = self.time
         self.receive(self.tracker.apply_event(host.close_event()))
 
     def write(self, count: int) -> list[KernelSubflow]:
         """Write the next part of the dump. Return the part before, which is read now."""
         previous_part, self.written_part = self.written_part, []
-        for index in range(self.position, min(self.position + count, len(PATHS))):
+        for index in range(self.position, min(self.position + count, len(SUBFLOWS))):
             if index in self.open_indexes:
-                self.written_part.append(PATHS[index].kernel_subflow())
+                self.written_part.append(SUBFLOWS[index].kernel_subflow())
         self.position += count
         return previous_part
 
@@ -171,7 +171,7 @@ class Kernel(RuleBasedStateMachine):
         assert self.resync is not None
         self.receive(self.resync.add(self.write(count)))
 
-    @precondition(lambda self: self.resync is not None and self.position >= len(PATHS))
+    @precondition(lambda self: self.resync is not None and self.position >= len(SUBFLOWS))
     @rule(limit=st.integers(1, 4))
     def finish(self, limit: int) -> None:
         resync, self.resync = self.resync, None
@@ -185,12 +185,12 @@ class Kernel(RuleBasedStateMachine):
     def complete_dump_without_changes(self) -> None:
         self.time += 5
         self.receive(
-            self.tracker.resync([PATHS[index].kernel_subflow() for index in sorted(self.open_indexes)], self.time)
+            self.tracker.resync([SUBFLOWS[index].kernel_subflow() for index in sorted(self.open_indexes)], self.time)
         )
         # A subflow on another local port is identified by its token, so a subflow on the listening port must be listed,
         # too.
-        known_connections = {index // 3 for index in self.open_indexes if PATHS[index].four_tuple.local_port == PORT}
-        expected = {PATHS[index].four_tuple for index in self.open_indexes if index // 3 in known_connections}
+        known_connections = {index // 3 for index in self.open_indexes if SUBFLOWS[index].four_tuple.local_port == PORT}
+        expected = {SUBFLOWS[index].four_tuple for index in self.open_indexes if index // 3 in known_connections}
         active = self.active_subflows()
         assert expected <= active
         assert {each for each in active if each.local_port == PORT} == {
@@ -205,7 +205,7 @@ class Kernel(RuleBasedStateMachine):
         active = self.active_subflows()
         assert active >= self.must_be_active
         assert not active & self.reported_closed
-        self.must_be_active = active & {PATHS[index].four_tuple for index in self.open_indexes}
+        self.must_be_active = active & {SUBFLOWS[index].four_tuple for index in self.open_indexes}
 
     @invariant()
     def tables_agree(self) -> None:
@@ -219,60 +219,60 @@ TestKernel = Kernel.TestCase
 
 class TestConcurrentChanges:
     def test_unfinished_dump_closes_no_subflow(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host)
+        subflow = open_connection(tracker, host)
         feed(tracker, host.join("203.0.113.7").kernel_event(K.SUBFLOW_ESTABLISHED, token=77))
         assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
-        assert known_subflows(tracker, host) == [path.four_tuple]
+        assert known_subflows(tracker, host) == [subflow.four_tuple]
         assert tracker.needs_resync, "the unfinished dump counted as the requested one"
         assert tracker.counters.resyncs == 0
 
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host)
+        subflow = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        assert kinds_of_events(tracker, path.kernel_event(K.SUBFLOW_CLOSED)) == [CLOSED]
-        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
+        assert kinds_of_events(tracker, subflow.kernel_event(K.SUBFLOW_CLOSED)) == [CLOSED]
+        assert resync.add([subflow.kernel_subflow()]) == finish(resync) == []
 
     @pytest.mark.parametrize("kind", [K.SUBFLOW_CLOSED, K.CLOSED])
     def test_unknown_subflow_closed_during_a_dump_is_not_added(self, tracker: Tracker, host: Host, kind: K) -> None:
-        path = host.initial()
+        subflow = host.initial()
         resync = tracker.begin_resync(host.time)
-        assert kinds_of_events(tracker, host.close_event() if kind is K.CLOSED else path.kernel_event(kind)) == []
-        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
-        assert kinds(tracker.resync([path.kernel_subflow()], host.time + 5))[:2] == [OPENED, ACTIVE], (
+        assert kinds_of_events(tracker, host.close_event() if kind is K.CLOSED else subflow.kernel_event(kind)) == []
+        assert resync.add([subflow.kernel_subflow()]) == finish(resync) == []
+        assert kinds(tracker.resync([subflow.kernel_subflow()], host.time + 5))[:2] == [OPENED, ACTIVE], (
             "a later dump did not add the subflow"
         )
 
     def test_subflow_closed_during_a_long_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host)
+        subflow = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel_event(K.SUBFLOW_CLOSED))
+        feed(tracker, subflow.kernel_event(K.SUBFLOW_CLOSED))
         tracker.expire(host.time + 60)
-        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
+        assert resync.add([subflow.kernel_subflow()]) == finish(resync) == []
         tracker.expire(host.time + 60)
         assert tracker.table_sizes["ended"] == 0, "the record of the ended subflow was kept after the dump"
 
     def test_later_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host)
+        subflow = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel_event(K.SUBFLOW_CLOSED), *path.later_attempt().handshake())
-        assert resync.add([path.kernel_subflow()]) == finish(resync) == []
+        feed(tracker, subflow.kernel_event(K.SUBFLOW_CLOSED), *subflow.later_attempt().handshake())
+        assert resync.add([subflow.kernel_subflow()]) == finish(resync) == []
 
     def test_subflow_listed_before_its_handshake_is_read_is_kept(self, tracker: Tracker, host: Host) -> None:
         """The dump lists the subflow before its packets are read, because the two buffers are read alternately."""
         resync = tracker.begin_resync(host.time)
-        path = host.initial()
-        handshake = path.handshake()
-        assert kinds(resync.add([path.kernel_subflow()], host.tick())) == [OPENED, ACTIVE]
+        subflow = host.initial()
+        handshake = subflow.handshake()
+        assert kinds(resync.add([subflow.kernel_subflow()], host.tick())) == [OPENED, ACTIVE]
         assert CLOSED not in kinds_of_events(tracker, *handshake)
         assert finish(resync) == []
-        assert known_subflows(tracker, host) == [path.four_tuple]
+        assert known_subflows(tracker, host) == [subflow.four_tuple]
 
     def test_subflow_opened_during_a_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
-        path = open_connection(tracker, host)
+        subflow = open_connection(tracker, host)
         assert resync.add([]) == finish(resync) == []
-        assert known_subflows(tracker, host) == [path.four_tuple]
+        assert known_subflows(tracker, host) == [subflow.four_tuple]
 
     def test_resync_requested_during_a_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
@@ -283,13 +283,13 @@ class TestConcurrentChanges:
         assert not tracker.needs_resync
 
     def test_later_dump_invalidates_an_earlier_one(self, tracker: Tracker, host: Host) -> None:
-        path, other = open_connection(tracker, host), host.join()
+        subflow, other = open_connection(tracker, host), host.join()
         older, newer = tracker.begin_resync(host.time + 5), tracker.begin_resync(host.time + 6)
-        assert older.add([other.kernel_subflow()]) == newer.add([path.kernel_subflow()]) == []
+        assert older.add([other.kernel_subflow()]) == newer.add([subflow.kernel_subflow()]) == []
         assert finish(older) == []
         assert tracker.counters.resyncs == 0
         assert finish(newer) == []
-        assert known_subflows(tracker, host) == [path.four_tuple]
+        assert known_subflows(tracker, host) == [subflow.four_tuple]
         assert tracker.counters.resyncs == 1
 
     def test_later_dump_stops_the_end_of_an_earlier_one(self, tracker: Tracker, host: Host) -> None:
@@ -309,24 +309,24 @@ class TestConcurrentChanges:
 
 class TestDifferences:
     def test_unchanged_subflow_keeps_its_snapshot(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host)
-        tracker.resync([path.kernel_subflow()], host.time)
+        subflow = open_connection(tracker, host)
+        tracker.resync([subflow.kernel_subflow()], host.time)
         before = tracker.connections[host.token]
-        assert tracker.resync([path.kernel_subflow()], host.time + 5) == []
+        assert tracker.resync([subflow.kernel_subflow()], host.time + 5) == []
         assert tracker.connections[host.token] is before
 
     @pytest.mark.parametrize("changes", [{"backup": True}, {"remote_id": 9}, {"local_id": 9}, {"token": 9}])
     def test_each_difference_from_the_dump_is_applied(
         self, tracker: Tracker, host: Host, changes: dict[str, int]
     ) -> None:
-        path = open_connection(tracker, host)
-        tracker.resync([path.kernel_subflow()], host.time + 5)
-        assert tracker.resync([path.kernel_subflow(**changes)], host.time + 10)
+        subflow = open_connection(tracker, host)
+        tracker.resync([subflow.kernel_subflow()], host.time + 5)
+        assert tracker.resync([subflow.kernel_subflow(**changes)], host.time + 10)
 
     def test_interface_is_learned_from_the_route(self, tracker: Tracker, host: Host) -> None:
-        path = host.initial()
-        feed(tracker, path.kernel_event(K.CREATED))
-        tracker.interface_of = {path.four_tuple: "wlan0"}.get
+        subflow = host.initial()
+        feed(tracker, subflow.kernel_event(K.CREATED))
+        tracker.interface_of = {subflow.four_tuple: "wlan0"}.get
         for expected in ([CHANGED], []):
             resync = tracker.begin_resync(host.time + 5)
             mapped = host.initial("::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
@@ -339,12 +339,12 @@ class TestFullConnection:
     """The events about a join and about a close were lost, so the connection seems to be full."""
 
     @staticmethod
-    def full_connection() -> tuple[Tracker, list[Path], Path]:
+    def full_connection() -> tuple[Tracker, list[ClientSubflow], ClientSubflow]:
         """Return a tracker, its three known subflows, and the subflow that has replaced the second in the kernel."""
         tracker, host = Tracker([PORT], LIMITS), Host()
-        paths = [host.initial(), host.join(port=11), host.join(port=12)]
-        tracker.resync([path.kernel_subflow() for path in paths], 1000.0)
-        return tracker, paths, host.join(port=13)
+        subflows = [host.initial(), host.join(port=11), host.join(port=12)]
+        tracker.resync([subflow.kernel_subflow() for subflow in subflows], 1000.0)
+        return tracker, subflows, host.join(port=13)
 
     @pytest.mark.parametrize("limit", [1, 500])
     def test_excess_subflow_is_added_if_the_same_dump_shows_a_closed_one(self, limit: int) -> None:

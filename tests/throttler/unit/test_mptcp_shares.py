@@ -14,7 +14,7 @@ from random import Random
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds, kinds_of_events
+from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, ClientSubflow, Host, feed, kinds, kinds_of_events
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_common.netlink import refusal
@@ -84,33 +84,37 @@ def test_ipv6_network_counts_as_one_client() -> None:
 # The tracker
 
 
-def path_of(number: int, client: int = 0) -> Path:
+def subflow_of(number: int, client: int = 0) -> ClientSubflow:
     """Return the first subflow of a client's connection with this number."""
     return Host(f"{client}/{number}").initial(f"192.0.2.{client}", 1000 + number)
 
 
-def tracker_with_full_share() -> tuple[Tracker, list[Path]]:
+def tracker_with_full_share() -> tuple[Tracker, list[ClientSubflow]]:
     """Return a tracker in which one client has its maximum of connections: half of the room."""
     tracker = Tracker([PORT], SMALL)
-    paths = [path_of(number) for number in range(MAX_CONNECTIONS // 2)]
-    for path in paths:
-        assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
-    return tracker, paths
+    subflows = [subflow_of(number) for number in range(MAX_CONNECTIONS // 2)]
+    for subflow in subflows:
+        assert kinds_of_events(tracker, *subflow.established()) == [OPENED, ACTIVE]
+    return tracker, subflows
 
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_connection_above_a_share_is_reported_and_another_client_has_room(captured: bool) -> None:
-    tracker, paths = tracker_with_full_share()
-    excess_path = path_of(99)
-    (event,) = feed(tracker, *(excess_path.handshake() if captured else ()), excess_path.kernel_event(CREATED))
-    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, excess_path.four_tuple)
+    tracker, subflows = tracker_with_full_share()
+    excess_subflow = subflow_of(99)
+    (event,) = feed(tracker, *(excess_subflow.handshake() if captured else ()), excess_subflow.kernel_event(CREATED))
+    assert (event.kind.value, event.token, event.four_tuple) == (
+        EXCESS,
+        excess_subflow.host.token,
+        excess_subflow.four_tuple,
+    )
     assert event.detail == "192.0.2.0 has 6 connections; there is room for 6 more connections of all clients together"
     assert len(tracker.connections) == MAX_CONNECTIONS // 2, "an earlier connection was removed"
     assert tracker.counters.connections_refused == 1
-    assert kinds_of_events(tracker, path_of(1, client=1).kernel_event(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, subflow_of(1, client=1).kernel_event(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
-    feed(tracker, *(path.host.close_event() for path in paths[:2]))
-    assert kinds_of_events(tracker, excess_path.kernel_event(CREATED)) == [OPENED, ACTIVE], (
+    feed(tracker, *(subflow.host.close_event() for subflow in subflows[:2]))
+    assert kinds_of_events(tracker, excess_subflow.kernel_event(CREATED)) == [OPENED, ACTIVE], (
         "a new connection was refused although two had closed"
     )
 
@@ -122,38 +126,38 @@ def test_join_of_a_refused_connection_does_not_count_for_a_share(captured: bool)
     So the next connection from that address was refused.
     """
     tracker, _ = tracker_with_full_share()
-    excess_path = path_of(99)
-    feed(tracker, excess_path.kernel_event(CREATED))
-    join, count = excess_path.host.join(port=7), len(tracker.connections)
+    excess_subflow = subflow_of(99)
+    feed(tracker, excess_subflow.kernel_event(CREATED))
+    join, count = excess_subflow.host.join(port=7), len(tracker.connections)
     if captured:
         feed(tracker, *join.handshake())
     event = feed(tracker, join.kernel_event(JOINED))[-1]
-    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, join.four_tuple)
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_subflow.host.token, join.four_tuple)
     assert len(tracker.connections) == count
     assert tracker.counters.connections_refused == 1, "a refused connection was counted again"
     check_tables(tracker, SMALL)
 
 
 def test_connection_without_subflows_counts_until_its_timeout() -> None:
-    tracker, paths = tracker_with_full_share()
-    for path in paths:
-        assert kinds_of_events(tracker, path.kernel_event(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
-    assert kinds_of_events(tracker, path_of(99).kernel_event(CREATED)) == [EXCESS]
-    assert kinds_of_events(tracker, paths[-1].host.join("192.0.2.0", 77).kernel_event(JOINED)) == [ACTIVE]
-    tracker.expire(paths[-1].host.time + SMALL.closed_linger)
+    tracker, subflows = tracker_with_full_share()
+    for subflow in subflows:
+        assert kinds_of_events(tracker, subflow.kernel_event(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
+    assert kinds_of_events(tracker, subflow_of(99).kernel_event(CREATED)) == [EXCESS]
+    assert kinds_of_events(tracker, subflows[-1].host.join("192.0.2.0", 77).kernel_event(JOINED)) == [ACTIVE]
+    tracker.expire(subflows[-1].host.time + SMALL.closed_linger)
     assert len(tracker.connections) == 1
-    assert kinds_of_events(tracker, path_of(98).kernel_event(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, subflow_of(98).kernel_event(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
 
 
 def test_connection_whose_close_event_was_lost_counts_until_its_timeout() -> None:
-    tracker, paths = tracker_with_full_share()
-    excess_paths = [path_of(number) for number in (98, 99)]
-    now = max(path.host.time for path in paths) + 10
-    dump = [path.kernel_subflow() for path in (*excess_paths, *paths[2:])]
+    tracker, subflows = tracker_with_full_share()
+    excess_subflows = [subflow_of(number) for number in (98, 99)]
+    now = max(subflow.host.time for subflow in subflows) + 10
+    dump = [subflow.kernel_subflow() for subflow in (*excess_subflows, *subflows[2:])]
     events = tracker.resync(dump, now)
     excess_events = [event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS]
-    assert excess_events == [path.four_tuple for path in excess_paths]
+    assert excess_events == [subflow.four_tuple for subflow in excess_subflows]
     check_tables(tracker, SMALL)
     tracker.expire(now + SMALL.closed_linger)
     events = tracker.resync(dump, now + 2 * SMALL.closed_linger)
@@ -165,9 +169,9 @@ def test_connection_whose_close_event_was_lost_counts_until_its_timeout() -> Non
 def test_dump_counts_a_connection_for_its_first_subflows_client(reverse: bool) -> None:
     """The order of the dump does not matter. All subflows of an excess connection are reported."""
     tracker = Tracker([PORT], SMALL)
-    paths = [path_of(number) for number in range(MAX_CONNECTIONS // 2 + 2)]
-    joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
-    dump = [each.kernel_subflow() for pair in zip(paths, joins, strict=True) for each in pair]
+    subflows = [subflow_of(number) for number in range(MAX_CONNECTIONS // 2 + 2)]
+    joins = [subflow.host.join("203.0.113.1", 2000 + number) for number, subflow in enumerate(subflows)]
+    dump = [each.kernel_subflow() for pair in zip(subflows, joins, strict=True) for each in pair]
     events = tracker.resync(reversed(dump) if reverse else dump, 2000.0)
     excess_events = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
     tracked = {each.four_tuple for connection in tracker.connections.values() for each in connection.subflows}
@@ -198,9 +202,9 @@ def test_restart_keeps_allowed_connections_in_any_order(
             in_kernel.append((number, client))
         elif not opens and in_kernel:
             shares.release(client_address(in_kernel.pop(0)[1]))
-    paths = [path_of(number, client) for number, client in in_kernel]
-    joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
-    dump = [path.kernel_subflow() for path in (*paths, *joins)]
+    subflows = [subflow_of(number, client) for number, client in in_kernel]
+    joins = [subflow.host.join("203.0.113.1", 2000 + number) for number, subflow in enumerate(subflows)]
+    dump = [subflow.kernel_subflow() for subflow in (*subflows, *joins)]
     rng.shuffle(dump)
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
@@ -214,30 +218,30 @@ def test_restart_keeps_allowed_connections_in_any_order(
 
 def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     tracker = Tracker([PORT], SMALL)
-    others = [path_of(1, client) for client in (1, 2)]
-    paths = [path_of(number) for number in range(MAX_CONNECTIONS)]
-    events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
+    others = [subflow_of(1, client) for client in (1, 2)]
+    subflows = [subflow_of(number) for number in range(MAX_CONNECTIONS)]
+    events = tracker.resync([subflow.kernel_subflow() for subflow in (*others, *subflows)], 2000.0)
     assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + MAX_CONNECTIONS // 2, MAX_CONNECTIONS // 2)
-    feed(tracker, paths[0].host.close_event())
-    assert kinds_of_events(tracker, path_of(99).kernel_event(CREATED)) == [EXCESS], (
+    feed(tracker, subflows[0].host.close_event())
+    assert kinds_of_events(tracker, subflow_of(99).kernel_event(CREATED)) == [EXCESS], (
         "a client above its share got another connection"
     )
-    assert kinds_of_events(tracker, path_of(1, client=3).kernel_event(CREATED)) == [OPENED, ACTIVE]
-    stay = [*others, *paths[1 : MAX_CONNECTIONS // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
-    assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
-    events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
+    assert kinds_of_events(tracker, subflow_of(1, client=3).kernel_event(CREATED)) == [OPENED, ACTIVE]
+    stay = [*others, *subflows[1 : MAX_CONNECTIONS // 2], subflow_of(1, client=3), subflow_of(97, 1), subflow_of(98, 1)]
+    assert EXCESS not in kinds(tracker.resync([subflow.kernel_subflow() for subflow in stay], 2010.0))
+    events = tracker.resync([subflow.kernel_subflow() for subflow in (*stay, subflow_of(96))], 2020.0)
     assert kinds(events) == [EXCESS], "not exactly the new connection of the later dump was refused"
 
 
 def test_clients_that_had_filled_the_table_leave_room_for_another() -> None:
     tracker = Tracker([PORT], SMALL)
-    dump = [path_of(number, client).kernel_subflow() for number in range(MAX_CONNECTIONS) for client in (0, 1)]
+    dump = [subflow_of(number, client).kernel_subflow() for number in range(MAX_CONNECTIONS) for client in (0, 1)]
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
     counts = Counter(connection.subflows[0].four_tuple.remote for connection in tracker.connections.values())
     assert sorted(counts.values()) == [MAX_CONNECTIONS // 3, MAX_CONNECTIONS // 3 + 1], (
         "the clients did not keep a third of the room each"
     )
-    assert kinds_of_events(tracker, path_of(1, client=2).kernel_event(CREATED)) == [OPENED, ACTIVE]
+    assert kinds_of_events(tracker, subflow_of(1, client=2).kernel_event(CREATED)) == [OPENED, ACTIVE]
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4).map(bool)), max_size=90))
@@ -260,9 +264,12 @@ def test_allowed_connections_are_allowed_after_a_restart_in_any_order(
 def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
-    resync.add([path_of(number, number % 3).kernel_subflow() for number in range(MAX_CONNECTIONS - 3)])
-    assert kinds_of_events(tracker, path_of(98).kernel_event(CREATED), path_of(97).kernel_event(CREATED))[-1] == EXCESS
-    assert kinds_of_events(tracker, path_of(99).host.join("192.0.2.0", 77).kernel_event(JOINED)) == [OPENED, ACTIVE]
+    resync.add([subflow_of(number, number % 3).kernel_subflow() for number in range(MAX_CONNECTIONS - 3)])
+    assert (
+        kinds_of_events(tracker, subflow_of(98).kernel_event(CREATED), subflow_of(97).kernel_event(CREATED))[-1]
+        == EXCESS
+    )
+    assert kinds_of_events(tracker, subflow_of(99).host.join("192.0.2.0", 77).kernel_event(JOINED)) == [OPENED, ACTIVE]
 
 
 ACTIONS = st.tuples(
@@ -277,15 +284,15 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
     actions: list[tuple[str, int, int]],
 ) -> None:
     tracker, time = Tracker([PORT], SMALL), 1000.0
-    in_kernel: dict[int, dict[FourTuple, Path]] = {}
+    in_kernel: dict[int, dict[FourTuple, ClientSubflow]] = {}
     for action, client, number in actions:
-        path = path_of(number, client)
-        host = path.host
+        subflow = subflow_of(number, client)
+        host = subflow.host
         host.time = time = time + 0.1
         events: list[Event] = []
         if action == "opens" and host.token not in in_kernel:
-            in_kernel[host.token] = {path.four_tuple: path}
-            events = feed(tracker, *(path.handshake() if number % 2 else []), path.kernel_event(CREATED))
+            in_kernel[host.token] = {subflow.four_tuple: subflow}
+            events = feed(tracker, *(subflow.handshake() if number % 2 else []), subflow.kernel_event(CREATED))
         elif action == "joins" and host.token in in_kernel and len(in_kernel[host.token]) == 1:
             join = host.join(f"203.0.113.{client}", 2000 + number)
             in_kernel[host.token][join.four_tuple] = join
@@ -293,20 +300,20 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
         elif action in ("ends", "ends without an event") and in_kernel.pop(host.token, None) is not None:
             events = feed(tracker, host.close_event()) if action == "ends" else []
         elif action == "forged" and host.token not in in_kernel:
-            events = feed(tracker, *path.handshake())
+            events = feed(tracker, *subflow.handshake())
         elif action == "waits":
             time += 2 * SMALL.closed_linger
             events = tracker.expire(time)
         if action == "dump" or tracker.needs_resync:
             time += 2 * SMALL.closed_linger
             events += tracker.resync(
-                [each.kernel_subflow() for paths in in_kernel.values() for each in paths.values()], time
+                [each.kernel_subflow() for subflows in in_kernel.values() for each in subflows.values()], time
             )
         for event in events:
             if event.kind is EventKind.CONNECTION_EXCESS:
                 in_kernel.pop(event.token, None)
         tracked = {each.four_tuple for connection in tracker.connections.values() for each in connection.subflows}
-        assert {four_tuple for paths in in_kernel.values() for four_tuple in paths} <= tracked
+        assert {four_tuple for subflows in in_kernel.values() for four_tuple in subflows} <= tracked
         check_tables(tracker, SMALL)
 
 
@@ -327,7 +334,7 @@ class Sockets:
 
 def excess_events(count: int = 1, time: float = 60.0) -> list[Event]:
     tracker, _ = tracker_with_full_share()
-    events = feed(tracker, *(path_of(100 + number).kernel_event(CREATED) for number in range(count)))
+    events = feed(tracker, *(subflow_of(100 + number).kernel_event(CREATED) for number in range(count)))
     return [replace(event, time=time) for event in events]
 
 

@@ -38,19 +38,22 @@ def hosts_with_times(count: int) -> list[Host]:
 class TestFloods:
     def test_connections_above_the_limit_are_reported(self, tracker: Tracker) -> None:
         hosts = hosts_with_times(SMALL.max_connections + 5)
-        paths = [host.initial(f"198.51.100.{number}") for number, host in enumerate(hosts)]
-        event_kinds = [kinds_of_events(tracker, *path.established()) for path in paths]
+        subflows = [host.initial(f"198.51.100.{number}") for number, host in enumerate(hosts)]
+        event_kinds = [kinds_of_events(tracker, *subflow.established()) for subflow in subflows]
         assert event_kinds == [[OPENED, ACTIVE]] * SMALL.max_connections + [["connection-excess"]] * 5
         check_tables(tracker, SMALL)
-        assert kinds(tracker.resync([path.kernel_subflow() for path in paths], 1100.0)) == ["connection-excess"] * 5
+        assert (
+            kinds(tracker.resync([subflow.kernel_subflow() for subflow in subflows], 1100.0))
+            == ["connection-excess"] * 5
+        )
         late = Host("late", 1101.0).initial("198.51.100.99")
         assert kinds_of_events(tracker, hosts[0].close_event(), *late.established()) == [CLOSED, ENDED, OPENED, ACTIVE]
         check_tables(tracker, SMALL)
 
     def test_number_of_remembered_ended_subflows_is_bounded(self, tracker: Tracker) -> None:
         for number, host in enumerate(hosts_with_times(100)):
-            path = host.initial(port=3000 + number)
-            feed(tracker, *path.established(), path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+            subflow = host.initial(port=3000 + number)
+            feed(tracker, *subflow.established(), subflow.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
             check_tables(tracker, SMALL)
         assert tracker.table_sizes["ended"] == SMALL.max_remembered
 
@@ -64,9 +67,9 @@ def test_memory_per_connection_is_bounded() -> None:
     before = tracemalloc.get_traced_memory()[0]
     for number, host in enumerate(hosts):
         address = f"10.0.{number >> 8}.{number & 255}"
-        paths = host.initial(address), host.join(address)
-        for path in paths:
-            feed(tracker, *path.established())
+        subflows = host.initial(address), host.join(address)
+        for subflow in subflows:
+            feed(tracker, *subflow.established())
     admitted = sum(len(connection.subflows) for connection in tracker.connections.values())
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -76,10 +79,10 @@ def test_memory_per_connection_is_bounded() -> None:
 
 class TestExpiry:
     def test_idle_subflow_stays_tracked(self, tracker: Tracker) -> None:
-        path = Host().initial()
-        feed(tracker, *path.established())
-        assert tracker.expire(path.host.time + 7 * 86_400) == []
-        assert known_subflows(tracker, path.host) == [path.four_tuple]
+        subflow = Host().initial()
+        feed(tracker, *subflow.established())
+        assert tracker.expire(subflow.host.time + 7 * 86_400) == []
+        assert known_subflows(tracker, subflow.host) == [subflow.four_tuple]
 
     def test_times_may_be_slightly_out_of_order(self, tracker: Tracker) -> None:
         for number, host in enumerate(hosts_with_times(5)):
@@ -106,10 +109,10 @@ def test_timed_table_stays_in_order_if_times_are_not_in_order() -> None:
 
 
 def test_snapshots_do_not_change(tracker: Tracker) -> None:
-    path = Host().initial()
-    feed(tracker, *path.established())
-    before = tracker.connections[path.host.token]
-    assert tracker.connections[path.host.token] is before, "the snapshot was created again"
-    feed(tracker, path.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
-    assert [each.four_tuple for each in before.subflows] == [path.four_tuple]
-    assert known_subflows(tracker, path.host) == []
+    subflow = Host().initial()
+    feed(tracker, *subflow.established())
+    before = tracker.connections[subflow.host.token]
+    assert tracker.connections[subflow.host.token] is before, "the snapshot was created again"
+    feed(tracker, subflow.kernel_event(KernelEventKind.SUBFLOW_CLOSED))
+    assert [each.four_tuple for each in before.subflows] == [subflow.four_tuple]
+    assert known_subflows(tracker, subflow.host) == []

@@ -159,7 +159,7 @@ def test_options_of_the_policy_apply_again_when_a_client_is_forgotten(scene: Sce
     asyncio.run(reload())
 
 
-def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) -> None:
+def test_planner_has_the_classes_of_old_and_new_options_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
         await scene.limiter.set_initial_options(prefixes(OPTIONS_BATCH))
         assert set(scene.planner.initial_classes) == {CLASS}
@@ -173,7 +173,7 @@ def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) 
     asyncio.run(reload())
 
 
-def test_no_initial_class_is_known_if_the_kernel_cannot_set_options(scene: Scene) -> None:
+def test_planner_has_no_initial_class_if_the_kernel_cannot_set_options(scene: Scene) -> None:
     async def reload() -> None:
         scene.kernel.sets_initial_options = False
         for count in (1, 2 * OPTIONS_BATCH):

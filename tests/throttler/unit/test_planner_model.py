@@ -54,6 +54,7 @@ class Connection:
     balanced_rate: int = 1_000_000
     """Rate of the load-balancing cap, in bit/s."""
     young: set[int] = field(default_factory=set)
+    """Numbers of the subflows that are so new that their caps need no transition."""
 
 
 class History(RuleBasedStateMachine):

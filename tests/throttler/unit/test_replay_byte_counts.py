@@ -12,8 +12,7 @@ import pytest
 from capture_files import CAPTURED_FRAMES, pcap
 from hypothesis import given
 from hypothesis import strategies as st
-from mptcp_dialogue import ACK, FIN, PORT, SYN, Host
-from mptcp_dialogue import Path as Subflow
+from mptcp_dialogue import ACK, FIN, PORT, SYN, ClientSubflow, Host
 from replaying import Run
 
 from mptcp_throttler.mptcp.model import Segment
@@ -79,7 +78,9 @@ def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
 # Bytes carried by one subflow
 
 
-def captured_data(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> CapturedSegment:
+def captured_data(
+    host: Host, subflow: ClientSubflow, size: int, sequence: int, from_client: bool = False
+) -> CapturedSegment:
     send = subflow.from_client if from_client else subflow.from_proxy
     return captured_segment(send(ACK, sequence=sequence), size)
 
@@ -113,41 +114,41 @@ def test_counting_restarts_if_a_port_is_reused() -> None:
 def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
     """The third ACK was lost on the path, or was not captured."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
-    path = host.initial()
-    syn, syn_ack, ack = path.handshake()
+    subflow = host.initial()
+    syn, syn_ack, ack = subflow.handshake()
     entries = [
         *run.process(captured_segment(syn)),
         *run.process(captured_segment(syn_ack)),
         *run.process(captured_segment(ack, 70)),
     ]
-    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
+    entries += [*run.process(captured_segment(subflow.fin())), *run.process(captured_segment(subflow.proxy_fin()))]
     assert byte_counts(entries) == ["0 B down, 70 B up"]
 
 
 def test_data_in_any_order_count_from_the_handshake() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
-    path = host.initial()
-    entries = [entry for each in path.handshake() for entry in run.process(captured_segment(each))]
+    subflow = host.initial()
+    entries = [entry for each in subflow.handshake() for entry in run.process(captured_segment(each))]
     for sequence in (1_001, 1):
         entries += [
-            *run.process(captured_data(host, path, 1_000, sequence)),
-            *run.process(captured_data(host, path, 1_000, sequence, True)),
+            *run.process(captured_data(host, subflow, 1_000, sequence)),
+            *run.process(captured_data(host, subflow, 1_000, sequence, True)),
         ]
-    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
+    entries += [*run.process(captured_segment(subflow.fin())), *run.process(captured_segment(subflow.proxy_fin()))]
     assert byte_counts(entries) == ["2.00 KB down, 2.00 KB up"]
 
 
 def test_segment_in_the_wrong_direction_carries_no_data() -> None:
     """Otherwise the segment's sequence number would hide data that the client sends later."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
-    path = host.initial()
-    entries = [entry for each in path.handshake() for entry in run.process(captured_segment(each))]
-    forged = replace(path.from_client(ACK, sequence=1_000_000), outgoing=True)
+    subflow = host.initial()
+    entries = [entry for each in subflow.handshake() for entry in run.process(captured_segment(each))]
+    forged = replace(subflow.from_client(ACK, sequence=1_000_000), outgoing=True)
     entries += [
         *run.process(captured_segment(forged, 100)),
-        *run.process(captured_data(host, path, 50, 1, from_client=True)),
+        *run.process(captured_data(host, subflow, 50, 1, from_client=True)),
     ]
-    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
+    entries += [*run.process(captured_segment(subflow.fin())), *run.process(captured_segment(subflow.proxy_fin()))]
     assert byte_counts(entries) == ["0 B down, 50 B up"]
 
 

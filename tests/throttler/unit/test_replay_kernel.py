@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from mptcp_capture import IPV4, IPV4_TOKEN, IPV6, IPV6_TOKEN
-from mptcp_dialogue import ACK, PORT, RST, Host, Path
+from mptcp_dialogue import ACK, PORT, RST, ClientSubflow, Host
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind, Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpFastclose, MpPrio, MpTcprst
@@ -36,7 +36,7 @@ def kernel() -> SimulatedKernel:
     return SimulatedKernel()
 
 
-def connect_two_paths(kernel: SimulatedKernel, host: Host) -> tuple[Path, Path]:
+def connect_two_paths(kernel: SimulatedKernel, host: Host) -> tuple[ClientSubflow, ClientSubflow]:
     first, second = host.initial(), host.join()
     assert kinds(kernel, *first.handshake(), *second.handshake()) == [K.CREATED, K.SUBFLOW_ESTABLISHED]
     return first, second
@@ -59,10 +59,10 @@ def test_events_of_real_linux_connections(
 
 class TestHandshakes:
     def test_third_ack_must_have_both_keys(self, kernel: SimulatedKernel, host: Host) -> None:
-        path = host.initial()
-        assert kinds(kernel, path.syn(), path.syn_ack(), path.ack(forged=True)) == []
-        assert kinds(kernel, path.from_client(ACK, MpCapable(0, 1)), path.ack()) == [K.CREATED]
-        assert kinds(kernel, path.ack()) == [], "a repeated third ACK caused an event"
+        subflow = host.initial()
+        assert kinds(kernel, subflow.syn(), subflow.syn_ack(), subflow.ack(forged=True)) == []
+        assert kinds(kernel, subflow.from_client(ACK, MpCapable(0, 1)), subflow.ack()) == [K.CREATED]
+        assert kinds(kernel, subflow.ack()) == [], "a repeated third ACK caused an event"
 
     def test_join_must_have_the_right_hmac(self, kernel: SimulatedKernel, host: Host) -> None:
         """A replayed HMAC is invalid, because the proxy's nonce is new for each join."""
@@ -74,10 +74,10 @@ class TestHandshakes:
         assert kinds(kernel, later_join.ack()) == [K.SUBFLOW_ESTABLISHED]
 
     def test_acknowledgment_numbers_must_match(self, kernel: SimulatedKernel, host: Host) -> None:
-        path = host.initial()
-        assert kinds(kernel, path.syn(), replace(path.syn_ack(), acknowledgment=5), path.ack()) == []
-        assert kinds(kernel, path.syn_ack(), replace(path.ack(), acknowledgment=5)) == []
-        assert kinds(kernel, path.ack()) == [K.CREATED]
+        subflow = host.initial()
+        assert kinds(kernel, subflow.syn(), replace(subflow.syn_ack(), acknowledgment=5), subflow.ack()) == []
+        assert kinds(kernel, subflow.syn_ack(), replace(subflow.ack(), acknowledgment=5)) == []
+        assert kinds(kernel, subflow.ack()) == [K.CREATED]
 
     def test_join_without_known_keys_is_counted_as_unproven(self, kernel: SimulatedKernel, host: Host) -> None:
         assert kinds(kernel, *host.join().handshake()) == []

@@ -39,23 +39,23 @@ def subflow(number: int) -> FourTuple:
     return FourTuple(PROXY, 3128, b"\x0a\x01" + number.to_bytes(2, "big"), 40000)
 
 
-def verdict(number: int, rule_of_cap: Rule, token: int = 1) -> Verdict:
-    assert rule_of_cap.throttle is not None
+def verdict(number: int, capping_rule: Rule, token: int = 1) -> Verdict:
+    assert capping_rule.throttle is not None
     member = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}[
-        rule_of_cap.throttle.share
+        capping_rule.throttle.share
     ]
     return Verdict(
         subflow(number),
         "any",
-        rule_of_cap,
-        ScopeKey(rule_of_cap.name, rule_of_cap.throttle.share, member),
-        rule_of_cap.throttle,
+        capping_rule,
+        ScopeKey(capping_rule.name, capping_rule.throttle.share, member),
+        capping_rule.throttle,
         "",
     )
 
 
-def uncapped(number: int, rule_of_cap: Rule) -> Verdict:
-    return replace(verdict(number, rule_of_cap), scope=None, throttle=None)
+def uncapped(number: int, capping_rule: Rule) -> Verdict:
+    return replace(verdict(number, capping_rule), scope=None, throttle=None)
 
 
 def planner_for(*rules: Rule) -> Planner:
@@ -425,11 +425,11 @@ def test_budget_step_and_cap_of_its_rule_have_different_classes() -> None:
 
 
 def test_reload_does_not_change_load_balancing_caps() -> None:
-    both = rule()
-    planner = planner_for(both)
-    scope = ScopeKey(both.name, Share.CONNECTION, (1, "a"))
-    balancing = Verdict(subflow(1), "a", both, scope, throttle(300_000), "balanced")
+    cap = rule()
+    planner = planner_for(cap)
+    scope = ScopeKey(cap.name, Share.CONNECTION, (1, "a"))
+    balancing = Verdict(subflow(1), "a", cap, scope, throttle(300_000), "balanced")
     planner.set_verdicts(1, [balancing], NOW)
-    planner.set_policy(policy(both))
+    planner.set_policy(policy(cap))
     minor = planner.entries.desired[subflow(1)].minor
     assert planner.classes.desired[minor].rate == 300_000

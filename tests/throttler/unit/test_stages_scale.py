@@ -43,7 +43,7 @@ STANDBY = load_policy(
 )
 
 
-def endpoints(path: int, number: int) -> FourTuple:
+def four_tuple_of(path: int, number: int) -> FourTuple:
     client = number % CLIENTS
     return FourTuple(b"\x0a\x4d\x00\x01", 3128, bytes((10, 77, path, client)), 10_000 + number)
 
@@ -58,8 +58,8 @@ class Host:
         self.stages: tuple[Stage, ...] = (self.guard, self.steering)
         self.flows = {
             number: (
-                Flow(endpoints(1, number), True, 0, 0, 0, number),
-                Flow(endpoints(129, number), False, SLOW_RATE, 0, 0, number),
+                Flow(four_tuple_of(1, number), True, 0, 0, 0, number),
+                Flow(four_tuple_of(129, number), False, SLOW_RATE, 0, 0, number),
             )
             for number in range(CONNECTIONS)
         }

@@ -172,7 +172,7 @@ def proc_sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "note",
+    "content",
     [
         {"../../outside": "1"},
         {"net/mptcp/pm_type": "1"},
@@ -198,11 +198,11 @@ def proc_sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "number",
     ],
 )
-def test_invalid_sysctl_file_is_refused(tmp_path: Path, proc_sys: Path, note: object) -> None:
+def test_invalid_sysctl_file_is_refused(tmp_path: Path, proc_sys: Path, content: object) -> None:
     outside = tmp_path / "root" / "outside"
     outside.write_text("0")
     path = tmp_path / "sysctls.json"
-    path.write_text(json.dumps(note))
+    path.write_text(json.dumps(content))
     path.chmod(0o600)
     with pytest.raises(KernelError, match=r"sysctls\.json"):
         OwnedSysctls(tmp_path).restore()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 
 from mptcp_common import status_client
 from mptcp_common.kernel_error import KernelError
@@ -104,7 +104,7 @@ def client_of(subflows: Sequence[dict[str, Any]]) -> str:
 async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> None:
     """The summary stays correct while connections begin, change and end, and while the policy is reloaded."""
     kernel, rng = FakeKernel(), random.Random(7)
-    policies = [UNCAPPED, CAPPED, BOTH_WAYS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
+    policies = [UNCAPPED, CAPPED, BOTH_DIRECTIONS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
     async with running(tmp_path, CAPPED, kernel) as scene:
         for number in range(60):
             token, sockets = rng.randrange(12), kernel.sockets.by_four_tuple
@@ -181,7 +181,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.carry(four_tuple(WIFI), 1_000_000, 70)
-    async with running(tmp_path, BOTH_WAYS, kernel) as scene:
+    async with running(tmp_path, BOTH_DIRECTIONS, kernel) as scene:
         before = scene.request(query="summary")
         assert path_of(before, "a")["bytes_sent"] == 0, "bytes from before the start were counted"
         kernel.sockets.carry(four_tuple(WIFI), 3_000, 200)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fake_kernel import FakeKernel, four_tuple
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, resync, sweep_and_count
 
 from mptcp_throttler.stages.guard import GuardChange
@@ -234,14 +234,14 @@ async def test_clients_of_one_nat_get_their_own_connections(tmp_path: Path) -> N
 async def test_client_sees_no_cap_in_a_dry_run(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
+    async with running(tmp_path, BOTH_DIRECTIONS + "dry_run: true\n", kernel) as scene:
         assert scene.request(query="summary")["rules"][0]["capped"] == 1, (
             "the summary does not count the caps of a dry run"
         )
         answer = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"]
         caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in answer]
         assert caps == [["a", False, None, None, None], ["b", False, None, None, None]]
-        await scene.reload(BOTH_WAYS)
+        await scene.reload(BOTH_DIRECTIONS)
         first = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
         assert (first["capped"], first["rate"], first["upload_rate"]) == (True, 5_000_000, 5_000_000)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from fake_kernel import FakeKernel, four_tuple
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
 from test_status_answers import LTE, WIFI, sweep_and_count
 from test_status_events import VOLUME
 
@@ -65,7 +65,7 @@ async def test_connections_are_found_by_client_token_or_endpoint(tmp_path: Path)
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)
-    async with running(tmp_path, BOTH_WAYS, kernel) as scene:
+    async with running(tmp_path, BOTH_DIRECTIONS, kernel) as scene:
 
         def tokens(**request: object) -> set[str]:
             return {each["token"] for each in scene.request(query="explain", **request)["connections"]}
@@ -168,7 +168,7 @@ def test_budget_state_has_no_time_of_another_period_or_policy(
     kernel.sockets.connect(7, WIFI, LTE)
     daily = DAILY + other_rule
 
-    async def scene_of_two_days() -> None:
+    async def run_two_days() -> None:
         nonlocal ahead
         async with running(tmp_path, daily, kernel) as scene:
 
@@ -194,7 +194,7 @@ def test_budget_state_has_no_time_of_another_period_or_policy(
             await until(lambda: state()[0].startswith("budget of rule volume: under 50 % of 1.10 MB used"))
             assert state()[1] is None
 
-    asyncio.run(scene_of_two_days())
+    asyncio.run(run_two_days())
 
 
 @scenario
@@ -221,7 +221,7 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_cap_in_a_transition_has_the_state_coming(tmp_path: Path) -> None:
+async def test_state_of_a_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.fill(four_tuple(WIFI))
@@ -235,7 +235,7 @@ async def test_cap_in_a_transition_has_the_state_coming(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_upload_cap_has_the_state_coming_until_its_class_has_the_rate(tmp_path: Path) -> None:
+async def test_state_of_an_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path) -> None:
     """Defect: such a cap was reported as in force while its class still had the rate of the incoming data."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
@@ -268,7 +268,7 @@ async def test_upload_cap_has_the_state_coming_until_its_class_has_the_rate(tmp_
 
 
 @scenario
-async def test_lifted_cap_with_an_entry_has_the_state_being_lifted(tmp_path: Path) -> None:
+async def test_state_of_a_lifted_cap_with_an_entry_is_being_lifted(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:

@@ -231,17 +231,17 @@ def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
 
 
 def test_socket_removed_after_its_creation_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the daemon ended if this happened while a comparison created the socket again."""
+    """Defect: the daemon ended if this happened while the regular check created the socket again."""
 
     async def test() -> None:
         async with serving(tmp_path / "s", "") as server:
 
-            def remove_opened(path: Path, mode: int) -> None:
+            def chmod_and_remove(path: Path, mode: int) -> None:
                 os.chmod(path, mode)
                 path.unlink()
 
             with monkeypatch.context() as patch:
-                patch.setattr(Path, "chmod", remove_opened)
+                patch.setattr(Path, "chmod", chmod_and_remove)
                 server._path.unlink()
                 with pytest.raises(KernelError, match="No such file"):
                     await server.verify()

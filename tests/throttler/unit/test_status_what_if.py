@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_kernel import FakeKernel, four_tuple
 from pydantic import TypeAdapter
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, running, scenario
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, UNCAPPED, running, scenario
 from test_status_answers import LTE, WIFI, sweep_and_count
 from test_status_events import VOLUME
 from test_status_explain import explained_subflows
@@ -43,7 +43,7 @@ async def test_policy_is_evaluated_without_coming_into_force(tmp_path: Path) -> 
         ]
         assert answer["errors"] == []
         assert (await query_what_if(tmp_path, UNCAPPED))["capped_then"] == 0
-        assert (await query_what_if(tmp_path, BOTH_WAYS))["capped_then"] == 2
+        assert (await query_what_if(tmp_path, BOTH_DIRECTIONS))["capped_then"] == 2
         assert scene.status()["policy"]["rules"] == ["cap-a"]
         assert explained_subflows(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
 
@@ -117,7 +117,7 @@ async def test_subflows_that_stay_capped_are_listed(tmp_path: Path) -> None:
         assert (row["remote"], row["path"], row["direction"]) == ("10.1.0.1:40000", "a", "down")
         assert row["now"] == row["then"] == "capped at 5 Mbit/s by rule cap-a"
         assert row["why"] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
-        both = await query_what_if(tmp_path, BOTH_WAYS)
+        both = await query_what_if(tmp_path, BOTH_DIRECTIONS)
         assert [(each["remote"], each["direction"]) for each in both["changes"]] == [("10.1.0.1:40000", "up")]
         assert [(each["remote"], each["direction"]) for each in both["stay_capped"]] == [("10.1.0.1:40000", "down")]
 

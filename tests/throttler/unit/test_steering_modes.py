@@ -68,12 +68,21 @@ class Scene:
             if self.ticks % round(self.spacing / TICK_SECONDS) == 0:
                 now = self.ticks * TICK_SECONDS
                 samples = [
-                    sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
-                    for ft in rates
+                    sample(
+                        four_tuple,
+                        now,
+                        self.delivered[four_tuple],
+                        self.waiting,
+                        self.outstanding.get(four_tuple, 0),
+                        self.rtt,
+                    )
+                    for four_tuple in rates
                 ]
                 previous, self.treatments = self.treatments, self.steering.observe(now, samples, {})
-                for ft, treatment in self.treatments.items():
-                    self.flag_changes[ft] += ft in previous and previous[ft].backup is not treatment.backup
+                for four_tuple, treatment in self.treatments.items():
+                    self.flag_changes[four_tuple] += (
+                        four_tuple in previous and previous[four_tuple].backup is not treatment.backup
+                    )
         return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
 
 

@@ -250,9 +250,9 @@ def test_reports_of_plain_tcp_sockets_are_removed_without_samples() -> None:
     assert len(scene.traffic._reported) <= 4 * (traffic.REPORTED_SECONDS + 1)
 
 
-def test_slow_sweeps_are_requested_less_often() -> None:
+def test_slow_sweeps_are_less_frequent() -> None:
     scene = Scene()
-    assert not scene.traffic.watches_any(), "a sweep is requested, although no subflow exists"
+    assert not scene.traffic.watches_any(), "a sweep is due, although no subflow exists"
     scene.decide(7, verdict(FIRST))
     assert scene.traffic.watches_any()
     assert set(scene.traffic.watched()) == {FIRST}
@@ -271,7 +271,7 @@ def test_slow_sweeps_are_requested_less_often() -> None:
     assert scene.traffic.watches_any()
 
 
-def test_uploads_count_for_no_cap_after_a_policy_without_upload_rules() -> None:
+def test_uploads_count_for_no_cap_after_the_upload_rules_are_removed() -> None:
     scene = Scene()
     scene.decide(7, verdict(FIRST), verdict(FIRST, direction=Direction.UP))
     scene.sample((FIRST, 1, 1_000, 10))
@@ -280,13 +280,13 @@ def test_uploads_count_for_no_cap_after_a_policy_without_upload_rules() -> None:
     assert (scene.cap(), scene.cap(Direction.UP)) == (2_000, 10)
 
 
-def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
+def test_age_of_a_cap_restarts_when_its_rate_changes() -> None:
     """Defect: the start of the previous cap was reported as the start of a cap.
 
     For example, a reload or a budget step replaced a cap of 5 Mbit/s with a cap of 2 Mbit/s.
     """
     scene = Scene()
-    slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
+    slower, immediate = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
 
     def age(throttle: Throttle, **scope: Any) -> float:
         """Ten seconds later, give both subflows the cap. Return the age of this cap in seconds."""
@@ -301,7 +301,7 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
         assert first is not None
         return scene.now - first
 
-    assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
+    assert [age(THROTTLE), age(THROTTLE), age(immediate)] == [0, 10, 20]
     assert [age(slower), age(slower)] == [0, 10], "the age of a new rate does not start at 0"
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}

@@ -97,7 +97,7 @@ def test_lower_cap_changes_its_class_when_pending_users_end() -> None:
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
 
 
-def test_cap_with_immediate_landing_has_no_transition() -> None:
+def test_cap_that_starts_at_once_has_no_transition() -> None:
     immediate = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     planner = soft_planner(immediate)
     planner.set_verdicts(1, [verdict(1, immediate)], NOW)

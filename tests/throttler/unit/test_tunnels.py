@@ -15,7 +15,7 @@ from examples import examples
 from fake_kernel import PROXY, FakeKernel, four_tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_daemon import BOTH_WAYS, CAPPED, PATHS, Scene, running, until
+from test_daemon import BOTH_DIRECTIONS, CAPPED, PATHS, Scene, running, until
 
 from mptcp_common.problems import DocumentError
 from mptcp_throttler.config.settings import load_settings
@@ -175,7 +175,7 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
     kernel = kernel_with_tunnel()
     kernel.netfilter.ports = {3128}
     capped = str(kernel.tunnels.tunnels["home"][0]["id"])
-    async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
+    async with running(tmp_path, BOTH_DIRECTIONS, kernel, TUNNELS) as scene:
         await until(lambda: kernel.tunnels.classes == {capped: [0x4D50 << 16 | FIRST_MINOR, 5_000_000]})
         assert {each: target.minor for each, target in kernel.netfilter.entries.items()} == {
             four_tuple("10.1.0.1"): FIRST_MINOR
@@ -199,7 +199,7 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
 async def test_queries_report_the_name_of_a_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = kernel_with_tunnel()
     kernel.tunnels.tunnels["home"][1] |= {"bytes_sent": 700, "bytes_received": 11}
-    async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
+    async with running(tmp_path, BOTH_DIRECTIONS, kernel, TUNNELS) as scene:
         await until(lambda: tunnel_of(scene)["bytes_sent"] == 700)
         tunnel = tunnel_of(scene)
         assert (tunnel["tunnel"], tunnel["client"], tunnel["bytes_received"]) == ("home", "10.1.0.9", 11)

@@ -51,7 +51,7 @@ class Upload:
     sequence: dict[str, int] = field(default_factory=lambda: {"ethernet": START, "wifi": START})
 
     @property
-    def ends(self) -> dict[str, FourTuple]:
+    def four_tuples(self) -> dict[str, FourTuple]:
         paths = {"ethernet": 1, "wifi": 2}
         return {name: four_tuple(path, self.number, self.client) for name, path in paths.items()}
 
@@ -74,10 +74,10 @@ class Upload:
     def sockets(self) -> list[KernelSubflow]:
         return [
             KernelSubflow(
-                self.number, end, name == "ethernet", 0, 0, False, READ_AT_SAMPLE,
+                self.number, each, name == "ethernet", 0, 0, False, READ_AT_SAMPLE,
                 bytes_received=int(self.received[name]), tcp=IDLE, data_sequence=self.sequence[name] % (1 << 64),
             )
-            for name, end in self.ends.items()
+            for name, each in self.four_tuples.items()
         ]  # fmt: skip
 
 
@@ -89,8 +89,8 @@ class Scene:
         self.changes: list[float] = []
         """Times at which caps were relaxed or restored."""
         for each in uploads:
-            caps: Mapping[FourTuple, Cap] = {each.ends["ethernet"]: Cap(scope, each.cap)}
-            self.detector.watch(each.number, [each.ends["wifi"]], caps)
+            caps: Mapping[FourTuple, Cap] = {each.four_tuples["ethernet"]: Cap(scope, each.cap)}
+            self.detector.watch(each.number, [each.four_tuples["wifi"]], caps)
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_SECONDS)):
@@ -128,7 +128,7 @@ def test_cap_is_relaxed_if_the_other_path_carries_nothing() -> None:
     assert scene.seconds_until_relaxed(5) + 0.6 <= 1.5
     relaxation = scene.detector.relaxation(1)
     assert relaxation is not None
-    assert relaxation.path == upload.ends["wifi"].remote
+    assert relaxation.path == upload.four_tuples["wifi"].remote
     assert relaxation.baseline == pytest.approx(30 * HEADERS * MBIT, rel=0.05)
     assert relaxation.rate < 0.8 * relaxation.baseline
 
@@ -239,10 +239,10 @@ def test_new_or_ended_subflow_has_no_missing_data() -> None:
     upload = Upload(ethernet=CAP * HEADERS)
     third = Upload(number=1, wifi=0, client=78)
     scene = Scene(upload)
-    ends = upload.ends
-    caps = {ends["ethernet"]: Cap(SHARED, CAP)}
-    other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
-    scene.detector.watch(1, [ends["wifi"], other], caps)
+    four_tuples = upload.four_tuples
+    caps = {four_tuples["ethernet"]: Cap(SHARED, CAP)}
+    other = third.four_tuples["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
+    scene.detector.watch(1, [four_tuples["wifi"], other], caps)
     unrelated = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
         scene.now += TICK_SECONDS
@@ -277,7 +277,7 @@ def test_bytes_received_during_a_sweep_do_not_prove_a_degradation(read_interval:
     scene.now += 1.0
     upload.advance(1.0)
     after = {each.four_tuple: each for each in upload.sockets}
-    wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
+    wifi, ethernet = upload.four_tuples["wifi"], upload.four_tuples["ethernet"]
     sockets = [before[wifi]._replace(read=scene.now - read_interval), after[ethernet]._replace(read=scene.now)]
     list(scene.detector.observe(make_samples(scene.now, sockets)))
     assert scene.detector.connections[1].is_proven(scene.now) is (read_interval == 0.0)
@@ -290,7 +290,7 @@ def test_path_is_silent_only_if_all_of_its_subflows_carry_no_data() -> None:
     upload = Upload()
     second = four_tuple(3, upload.number)
     scene = Scene()
-    wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
+    wifi, ethernet = upload.four_tuples["wifi"], upload.four_tuples["ethernet"]
     scene.detector.watch(1, [wifi, second], {ethernet: Cap(SHARED, CAP)})
     for step in range(1, 60):
         upload.advance(TICK_SECONDS)

@@ -88,7 +88,9 @@ class Scene:
 
     def decide(self) -> None:
         scope = ScopeKey("cap", Share.PATH, None, Direction.UP)
-        verdicts = [Verdict(ft, "any", upload_rule(self.cap), scope, self.cap, "", Direction.UP) for ft in self.rates]
+        verdicts = [
+            Verdict(each, "any", upload_rule(self.cap), scope, self.cap, "", Direction.UP) for each in self.rates
+        ]
         self.planner.set_verdicts(1, verdicts, NOW)
 
     def run(self, seconds: float) -> list[int]:

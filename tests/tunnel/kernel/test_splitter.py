@@ -76,9 +76,9 @@ class Kernel:
     def __init__(self, programs: Programs) -> None:
         self.programs, self.bpf = programs, Bpf()
 
-    def set_state(self, queues: TunnelState) -> None:
-        paths = b"".join(PATH_STATE.pack(each, 0, 0, 0, 0) for each in queues.next_free)
-        value = STATE_HEAD.pack(queues.sequence, queues.clock) + paths
+    def set_state(self, state: TunnelState) -> None:
+        paths = b"".join(PATH_STATE.pack(each, 0, 0, 0, 0) for each in state.next_free)
+        value = STATE_HEAD.pack(state.sequence, state.clock) + paths
         self.bpf.update_batch(self.programs.states, bytes(4), value)
 
     def read_state(self) -> TunnelState:
@@ -147,7 +147,7 @@ class Frame(NamedTuple):
 
 
 def choose_path(
-    split: Split, paths: list[PathState], queues: TunnelState, frame: Frame, now: int, measured: int
+    split: Split, paths: list[PathState], state: TunnelState, frame: Frame, now: int, measured: int
 ) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
@@ -156,13 +156,13 @@ def choose_path(
     size = frame.size
     costs = dict[int, float]()
     for index, path in enumerate(paths):
-        wait = max(0, queues.next_free[index] - now)
+        wait = max(0, state.next_free[index] - now)
         if not path.alive or index == frame.is_copy_of:
             continue
         if split.mode is Mode.ONE:
             costs[index] = index
         elif split.mode is Mode.WEIGHTS:
-            costs[index] = max(queues.next_free[index], queues.clock)
+            costs[index] = max(state.next_free[index], state.clock)
         elif split.mode is Mode.ORDER:
             costs[index] = index if wait <= split.spill else NO_ROOM + wait + growth(split, index, path, size)
         else:
@@ -172,13 +172,16 @@ def choose_path(
             costs[index] = (arrival if frame.is_light else end) + (NO_ROOM if wait > MAX_VIRTUAL_QUEUE else 0)
     best = min(costs, key=lambda index: (costs[index], index), default=None)
     if best is not None and split.queue and not frame.is_light:
-        wait = max(0, queues.next_free[best] - now)
+        wait = max(0, state.next_free[best] - now)
         return best if wait + growth(split, best, paths[best], size) <= split.queue else None
     return best
 
 
 def growth(split: Split, index: int, path: PathState, size: int) -> int:
-    """Return by how much a frame lengthens the path's queue, in ns, or for weights in bytes / share."""
+    """Return by how much a frame raises ``next_free`` of its path.
+
+    This is its sending time in ns, or in mode WEIGHTS its bytes divided by the share of the path.
+    """
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
 
@@ -253,8 +256,8 @@ def check_one_packet(
     assert after.clock == (start_of_frame if has_weights else before.clock)
     assert [*after.next_free[:path], next_free[path], *after.next_free[path + 1 :]] == next_free
     number = 0 if frame.is_light else (before.sequence + 1) & 0xFFFF or 1
-    unfragmented = frame._replace(may_be_fragmented=False)
-    assert out == unfragmented.packed(outside, number), "ends, number, don't-fragment bit or checksums are wrong"
+    with_dont_fragment = frame._replace(may_be_fragmented=False)
+    assert out == with_dont_fragment.packed(outside, number), "ends, number, don't-fragment bit or checksums are wrong"
 
 
 @given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), seed=st.integers(0, 99))

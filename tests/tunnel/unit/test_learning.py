@@ -19,7 +19,7 @@ class Link:
     def __init__(self, rate: float, delay: int = 10 * MS, jitter: int = 0) -> None:
         self.rate, self.delay = rate, delay
         self.estimator = PathEstimator()
-        self.now, self.queued, self.delivered, self.dispatched = SECOND, 0.0, 0.0, 0.0
+        self.now, self.queued, self.delivered, self.sent_bytes = SECOND, 0.0, 0.0, 0.0
         self.loss = 0.0
         """Share of the sent bytes that are lost before they reach the queue."""
         self.other_load = 0.0
@@ -34,7 +34,7 @@ class Link:
         rates = []
         for _ in range(round(seconds * SECOND / STEP)):
             self.now += STEP
-            self.dispatched += load * self.estimator.rate * STEP / SECOND / 8
+            self.sent_bytes += load * self.estimator.rate * STEP / SECOND / 8
             accepted = (1 - self.loss) * load * self.estimator.rate
             self.queued += (accepted + self.other_load) * STEP / SECOND
             carried = min(self.queued, self.rate * STEP / SECOND)
@@ -42,7 +42,7 @@ class Link:
             self.delivered += carried / 8 * (1 - self.other_load / (self.other_load + load * self.estimator.rate + 1))
             arrived = self.now + self.delay + round(self.queued / self.rate * SECOND + self._jitter(load))
             sample = Sample(
-                arrived + self.delay, self.now, arrived, arrived, round(self.delivered), round(self.dispatched)
+                arrived + self.delay, self.now, arrived, arrived, round(self.delivered), round(self.sent_bytes)
             )
             self.estimator.observe(sample)
             rates.append(self.estimator.rate)

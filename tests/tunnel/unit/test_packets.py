@@ -72,11 +72,11 @@ def test_damaged_packet_is_rejected_or_parsed_as_scapy_does() -> None:
             continue
         is_ipv4 = data[0] >> 4 == 4
         found = (IP if is_ipv4 else IPv6)(data)
-        headers = 4 * found.ihl + 8 if is_ipv4 else 48
+        header_bytes = 4 * found.ihl + 8 if is_ipv4 else 48
         assert data[0] >> 4 == (4 if is_ipv4 else 6)
         assert UDP in found
-        assert found[UDP].len == 8 + len(received.payload) <= len(data) - headers + 8
-        assert data[headers : headers + len(received.payload)] == received.payload
+        assert found[UDP].len == 8 + len(received.payload) <= len(data) - header_bytes + 8
+        assert data[header_bytes : header_bytes + len(received.payload)] == received.payload
         assert received.ends.remote == End(ip_address(found.src), found[UDP].sport)
         assert received.ends.local == End(ip_address(found.dst), found[UDP].dport)
         assert not is_ipv4 or (found.frag == 0 and "MF" not in found.flags)

@@ -174,7 +174,7 @@ class TwoPaths:
         )
 
 
-def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
+def test_path_that_died_earlier_stays_unused_when_all_are_silent() -> None:
     """Defect: if every path was silent, because the other daemon paused, packets were also sent on the dead path."""
     paths, present = TwoPaths(), [True, True]
     assert paths.relay.usable(paths.now, present) == [True, True], "a path was unused before the first answer"
@@ -238,7 +238,8 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
         paths.proxy = Session(Kind.ANSWER, [None] * 2, b"q" * 16)
         paths.clock_lead = 40 * SECOND - paths.now
     for _ in range(40):
-        for dead in ({1}, set[int]()):  # A message may be the first after the start, or one of many
+        # Path 1 loses every other message, so that its first one after the restart is not the first of the session.
+        for dead in ({1}, set[int]()):
             paths.dead = dead
             paths.exchange()
             found = paths.differences()
