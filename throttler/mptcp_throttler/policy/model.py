@@ -108,7 +108,7 @@ class Throttle(Section):
     ceil: Rate = Field(default_factory=lambda data: data["rate"], examples=["8 Mbit/s"])
     """Their rate while the link has spare capacity. Default: the rate."""
     burst: Burst | None = Field(default=None, examples=["15 KB"])
-    """What may pass at once at full speed: 1600 B to 64 MiB, and at most 60 s at the rate. Default: by the rate."""
+    """How much may pass at full speed: 1600 B to 64 MiB, at most what passes in 60 s at `rate`. Default: by rate."""
     share: Annotated[Share, choice({each.value: each for each in Share})] = Field(
         default=Share.PATH, examples=["client"]
     )
@@ -161,7 +161,7 @@ class BudgetStep(Section):
 
 
 class Budget(NamedSection):
-    """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
+    """A volume for each period. While it is not used up nothing is capped; then the last step reached applies."""
 
     period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
     """After this time the volume begins again, in the policy's time zone."""
@@ -464,7 +464,7 @@ class Policy(Section):
     version: Annotated[int, Parsed(_parse_version, {"const": VERSION})] = Field(examples=[VERSION])
     """The version of this format."""
     time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
-    """A zone of the IANA database; all days and hours are in it."""
+    """A zone of the IANA database, for all days and hours."""
     dry_run: bool = Field(default=False, examples=[True])
     """true: decide, log and show, but cap nothing."""
     anticipate: bool = Field(default=True, examples=[False])
@@ -482,8 +482,8 @@ class Policy(Section):
         examples=[{"lte-month": {"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}}],
         json_schema_extra={"additionalProperties": False},
     )
-    """Budgets that several rules feed, by names of your choice."""
-    # After validation: all budgets that rules feed. The budget of a single rule has the name of the rule.
+    """Budgets that several rules share, by names of your choice."""
+    # After validation: all budgets that rules use. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )
