@@ -419,8 +419,8 @@ class Rule(Section):
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1
-        is_passive = kind is Kind.STEER and self.steer is not None and not self.steer.mode_class.spreads_data
-        default = 1 if kind is Kind.BUDGET or kind in self.exempted_kinds or is_passive or self.always else 2
+        leaves_to_kernel = kind is Kind.STEER and self.steer is not None and not self.steer.mode_class.spreads_data
+        default = 1 if kind is Kind.BUDGET or kind in self.exempted_kinds or leaves_to_kernel or self.always else 2
         return min(default, when.max_subflows or default)
 
     def conditions(self, kind: Kind) -> Conditions:
@@ -535,10 +535,10 @@ class Policy(Section):
         return " (dry run)" if self.dry_run else ""
 
     def open_rules(self, now: float) -> tuple[bool, ...]:
-        """Return for each rule whether its hours are open at *now*; a rule without hours is always open."""
+        """Return for each rule whether *now* is within its hours; always True for a rule without hours."""
         local = datetime.fromtimestamp(now, self.time_zone)
         return tuple(rule.when.windows is None or is_open(rule.when.windows, local) for rule in self.rules)
 
     def next_change(self, now: float) -> float | None:
-        """Return when, after *now*, the hours of a rule next open or close; None if never."""
+        """Return when, after *now*, the hours of a rule next begin or end; None if never."""
         return next_change([each.when.windows for each in self.rules if each.when.windows], self.time_zone, now)

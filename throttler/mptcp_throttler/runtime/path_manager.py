@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sets the user-space path manager while the policy steers by order, so that no connection loses a path.
+"""Activates the user-space path manager while the policy steers by order, so that no connection loses a path.
 
 Only the user-space path manager can make one subflow backup among several that share the proxy's address. At
 ``net.mptcp.pm_type`` 1, the kernel accepts joins only while a process listens to the path manager's events. This
@@ -46,7 +46,7 @@ class UserspacePathManager(Component):
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
         self.is_active = False  # whether the policy in force needs the user-space path manager
-        self._lock = asyncio.Lock()  # guards the keeper: a reload must not interrupt its restart
+        self._lock = asyncio.Lock()  # protects the keeper: a reload must not interrupt its restart
 
     async def prepare(self, policy: Policy) -> None:
         """Start the keeper and then set the sysctls, if *policy* needs them. Raises KernelError."""
