@@ -191,14 +191,14 @@ def missing_nftables(can_load: Callable[[str], bool]) -> MissingFeature | None:
     )
 
 
-def missing_bpf(can_load: Callable[[str], bool], release: str, has_types: bool) -> MissingFeature | None:
+def missing_bpf(can_load: Callable[[str], bool], release: str, has_btf: bool) -> MissingFeature | None:
     """Return the missing requirement of the throttler's BPF programs; None if nothing is missing. *release*: the
-    kernel's release; *has_types*: whether ``KERNEL_TYPES`` exists."""
+    kernel's release; *has_btf*: whether ``KERNEL_TYPES`` exists."""
     if first_loadable(BPF, can_load) is None:
         return MissingFeature(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
-    if _version(release) >= _MIN_RELEASE_FOR_BPF and has_types:
+    if _version(release) >= _MIN_RELEASE_FOR_BPF and has_btf:
         return None
-    shortcoming = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
+    shortcoming = f"has no {KERNEL_TYPES}" if not has_btf else "is older than 5.16"
     return MissingFeature(
         f"Linux {release} {shortcoming}",
         WITHOUT_BPF,

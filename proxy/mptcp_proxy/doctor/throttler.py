@@ -118,12 +118,12 @@ def ports(
     )
 
 
-def bpf(status: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_types: bool) -> Finding:
-    """Check BPF. *has_types*: whether ``KERNEL_TYPES`` exists. If the throttler runs, its *status* decides, because the
+def bpf(status: Mapping[str, Any] | None, loads: Callable[[str], bool], release: str, has_btf: bool) -> Finding:
+    """Check BPF. *has_btf*: whether ``KERNEL_TYPES`` exists. If the throttler runs, its *status* decides, because the
     throttler has tried to load its BPF programs."""
     if status is not None and status["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
-    if missing_feature := missing_bpf(loads, release, has_types):
+    if missing_feature := missing_bpf(loads, release, has_btf):
         return warn(_BPF, *missing_feature)
     if status is not None:
         remedy = (

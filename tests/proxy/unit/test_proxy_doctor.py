@@ -220,7 +220,7 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("output", "has_libbpf", "release", "has_types", "status", "words"),
+    ("output", "has_libbpf", "release", "has_btf", "status", "words"),
     [
         (None, True, "6.1.0-18-amd64", True, OK, "has type information"),
         (STATUS_OUTPUT, False, "4.19", False, OK, "run in the kernel"),
@@ -231,9 +231,9 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
     ],
 )
 def test_finding_about_bpf(
-    output: dict[str, Any] | None, has_libbpf: bool, release: str, has_types: bool, status: Status, words: str
+    output: dict[str, Any] | None, has_libbpf: bool, release: str, has_btf: bool, status: Status, words: str
 ) -> None:
-    finding = throttler.bpf(output, lambda _: has_libbpf, release, has_types)
+    finding = throttler.bpf(output, lambda _: has_libbpf, release, has_btf)
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
 

@@ -253,7 +253,7 @@ def test_check_reports_a_missing_feature(site: Site, tmp_path: Path, name: str) 
         status, output = process.wait(60), process.output()
         assert status == (1 if is_missing and missing.running_backend is None else 0), output
         # Ignore the messages that no proxy listens here, and that no client network is directly connected.
-        ignored = " errors", "nobody listens", "note: paths: "
+        ignored = " errors", "no program listens", "note: paths: "
         reported = [line for line in output.splitlines() if not any(each in line for each in ignored)]
         assert [words in each for each in reported] == [True] * (is_missing and bool(words)), output
 

@@ -135,7 +135,7 @@ async def test_stop_with_pending_transitions_does_not_apply_the_plan_repeatedly(
         planner = scene.engine.downloads.planner
         planner._mark_changed(list(planner.members))
         assert planner.changed_subflows
-        scene.engine.socket_limiter.possible = False
+        scene.engine.socket_limiter.can_pace = False
         loop, scheduled = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon
 
@@ -146,7 +146,7 @@ async def test_stop_with_pending_transitions_does_not_apply_the_plan_repeatedly(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(loop, "call_soon", record_callback)
             scene.engine.apply_plan()
-        scene.engine.socket_limiter.possible = True
+        scene.engine.socket_limiter.can_pace = True
         assert scene.engine.apply_plan not in scheduled
 
 
@@ -468,7 +468,7 @@ async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -
         kernel.upload_traffic_control.prepare = compare_concurrently  # type: ignore[method-assign]
         await scene.reload(BOTH_DIRECTIONS)
         assert await compared[0]
-        assert scene.engine.uploads.in_force
+        assert scene.engine.uploads.is_installed
         assert kernel.upload_netfilter.log[-1] == "make sets"
 
 

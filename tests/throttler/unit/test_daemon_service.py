@@ -444,7 +444,7 @@ async def test_status_names_the_path_manager(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         status = scene.status()
         assert status["path_manager"] == "kernel"
-        scene.daemon._engine.path_manager.in_force = True
+        scene.daemon._engine.path_manager.is_active = True
         assert scene.status()["path_manager"] == "user space"
-        scene.daemon._engine.path_manager.in_force = False
+        scene.daemon._engine.path_manager.is_active = False
         assert json.dumps(status["pid"]).isdigit()

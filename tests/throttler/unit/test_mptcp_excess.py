@@ -122,8 +122,8 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
 
 
 class PathManager:
-    def __init__(self, *, in_force: bool = True) -> None:
-        self.in_force = in_force
+    def __init__(self, *, is_active: bool = True) -> None:
+        self.is_active = is_active
 
 
 class Sockets:
@@ -144,8 +144,8 @@ def excess_events(time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def actions_with(sockets: Sockets, *, in_force: bool = True) -> ActionRunner:
-    return ActionRunner(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
+def actions_with(sockets: Sockets, *, is_active: bool = True) -> ActionRunner:
+    return ActionRunner(PathManager(is_active=is_active), {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +160,7 @@ def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -
 def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
     """Defect: excess subflows were closed even in a dry run, or if another program was the user-space path manager."""
     sockets = Sockets()
-    actions_with(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
+    actions_with(sockets, is_active=False).close_excess(excess_events(), is_dry_run=False)
     assert sockets.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 other subflows: left open: " in line.getMessage()

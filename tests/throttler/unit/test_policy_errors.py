@@ -181,7 +181,7 @@ def test_invalid_path(case: str) -> None:
 
 
 IN_RULES = {
-    "no throttle": ("- name: a", "6: rules[0].throttle: is required, or steer or budget in its place"),
+    "no throttle": ("- name: a", "6: rules[0].throttle: is required, unless the rule has steer or budget"),
     "no name": ("- throttle: none", '6: rules[0].name: is required, as in "name: spare-ethernet"'),
     "a word instead of a mapping": ("- none", '6: rules[0]: "none" is not a mapping; write "key: value" lines'),
     "name with a space": (

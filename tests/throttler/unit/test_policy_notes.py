@@ -149,7 +149,7 @@ def test_exemption_applies_to_both_directions_by_default() -> None:
     assert load_policy(rules(for_some_clients, cap), "p").rules[0].direction == frozenset(Direction)
     with_budget = f"name: x, throttle: none, {BUDGET}, when: {{clients: [10.0.0.0/8]}}"
     (warning,) = warnings(rules(with_budget, cap))
-    assert "exempts downloads from a throttle only" in warning
+    assert "exempts only downloads from a throttle" in warning
     assert warnings(rules(f"{with_budget}, direction: down", cap)) == []
     assert warnings(rules(f"{with_budget}, direction: both", cap)) == []
     assert not load_policy(rules("name: x, throttle: none", f"name: y, {CAP}"), "p").acts_on_upload
@@ -163,7 +163,7 @@ def test_exemption_of_clients_below_the_cap_for_all_causes_a_warning(kind: str) 
     (warning,) = (each for each in warnings(rules(cap, exemption)) if "above it" in each)
     assert warning.startswith("policy.yaml:5: ")
     assert not [each for each in warnings(rules(exemption, cap)) if "above it" in each]
-    assert not [each for each in warnings(rules(cap, f"name: x, {kind}: none")) if "move it above" in each]
+    assert not [each for each in warnings(rules(cap, f"name: x, {kind}: none")) if "; move rule" in each]
 
 
 def test_key_without_effect_causes_a_warning() -> None:
@@ -182,7 +182,7 @@ def test_key_without_effect_causes_a_warning() -> None:
 
 def test_budget_without_a_rule_causes_a_warning_and_none_is_not_a_name() -> None:
     assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
-        "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
+        "policy.yaml:5: warning: budgets.month: no rule uses this budget"
     ]
     (problem,) = check_policy(rules("name: x, budget: none") + NAMED.replace("month:", "none:", 1), "p").problems
     assert '"none" in a rule means that it has no budget' in str(problem)
@@ -200,8 +200,8 @@ def interface_notes(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -
 @pytest.mark.parametrize("paths", ["", ", paths: [a]", ", paths: [one, other]", ", paths: [one, a]"])
 def test_cap_that_applies_to_each_of_several_interfaces_causes_a_note(paths: str) -> None:
     assert interface_notes(f"name: x, {CAP}{paths}") == [
-        'policy.yaml:4: note: rules[0]: the cap of rule "x" holds per interface: if downloads leave through '
-        "wan0 and wan1, they get up to 2 times the rate together"
+        'policy.yaml:4: note: rules[0]: the cap of rule "x" applies to each interface separately: if downloads leave '
+        "through wan0 and wan1, they get up to 2 times the rate together"
     ]
 
 
@@ -234,4 +234,6 @@ def test_budget_of_rules_on_different_interfaces_causes_one_note() -> None:
         "rules:\n- {name: x, budget: paid, paths: [one]}\n- {name: y, budget: paid, paths: [other]}\n"
     )
     (note,) = check_policy(text, "policy.yaml", UPLINKS).notes
-    assert str(note).startswith("policy.yaml:5: note: rules[0]: the cap of the budget paid holds per interface")
+    assert str(note).startswith(
+        "policy.yaml:5: note: rules[0]: the cap of the budget paid applies to each interface separately"
+    )

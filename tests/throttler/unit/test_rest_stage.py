@@ -41,7 +41,7 @@ class Scene:
     def __init__(self, policy: Policy, number: int = 1, rate: float = 40 * MBIT) -> None:
         self.policy = policy
         self.stage = RestStage()
-        self.stage.possible = True
+        self.stage.can_rest = True
         self.stage.set_policy(policy)
         self.flows = {
             token: [replace(capped_flow(0, token), waiting=0, unacked=0), uncapped_flow(rate, token)]
@@ -127,7 +127,7 @@ def test_higher_cap_ends_the_rest() -> None:
 @pytest.mark.parametrize("condition", ["rests are impossible", "dry run", "only path", "hard cap"])
 def test_subflow_with_a_low_cap_does_not_rest(condition: str) -> None:
     scene = Scene(policy(512_000, **({"landing": "at-once"} if condition == "hard cap" else {})))
-    scene.stage.possible = condition != "rests are impossible"
+    scene.stage.can_rest = condition != "rests are impossible"
     if condition == "dry run":
         scene.stage.is_applied = False
     if condition == "only path":

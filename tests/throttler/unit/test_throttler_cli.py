@@ -237,7 +237,7 @@ def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.Ca
 def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text() + "listen_ports: [3128, 3129]\n")
     assert main(["check", "--config", str(settings)]) == 0
-    message = "nobody listens on port 3129 now; is mptcp-proxy running, and with this port?"
+    message = "no program listens on port 3129 now; is mptcp-proxy running, and with this port?"
     assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {message}\n"
 
 
@@ -297,7 +297,7 @@ def test_check_reports_that_a_cap_applies_to_each_interface(settings: Path, caps
     assert main(["check", "--config", str(settings)]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{settings.parent}/policy.yaml:")
-    assert 'note: rules[0]: the cap of rule "spare-ethernet" holds per interface' in line
+    assert 'note: rules[0]: the cap of rule "spare-ethernet" applies to each interface separately' in line
     assert main(["check", "--policy", str(settings.parent / "policy.yaml")]) == 0
     assert capsys.readouterr().err == ""
 

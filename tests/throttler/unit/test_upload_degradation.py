@@ -13,9 +13,9 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.degradation import (
-    MIN_OWED_BYTES,
-    OWED_DEMAND_SECONDS,
-    OWED_PROOF_SECONDS,
+    MIN_OVERDUE_BYTES,
+    OVERDUE_DEMAND_SECONDS,
+    OVERDUE_PROOF_SECONDS,
     SILENT_SECONDS,
     Cap,
     DegradationDetector,
@@ -156,7 +156,7 @@ def test_client_that_sends_less_keeps_its_cap(cap: int) -> None:
     scene = Scene(upload)
     scene.run(8)
     upload.wifi = 9 * MBIT
-    for missing_bytes in (0, 60_000, MIN_OWED_BYTES - 10_000) * 20:
+    for missing_bytes in (0, 60_000, MIN_OVERDUE_BYTES - 10_000) * 20:
         upload.missing_bytes = missing_bytes
         scene.run(0.5)
     assert not scene.changes
@@ -176,7 +176,7 @@ def test_path_that_failed_while_idle_is_detected_when_it_carries_no_data() -> No
     scene = Scene(upload)
     scene.run(8)
     upload.wifi = upload.ethernet = 0
-    scene.run(OWED_PROOF_SECONDS + 1)
+    scene.run(OVERDUE_PROOF_SECONDS + 1)
     upload.ethernet = CAP * HEADERS
     assert SILENT_SECONDS <= scene.seconds_until_relaxed(20) <= SILENT_SECONDS + 3
     slow = Upload(ethernet=0.1 * MBIT, cap=round(0.1 * MBIT))
@@ -195,7 +195,7 @@ def test_only_connections_limited_by_a_shared_cap_are_relaxed() -> None:
     satisfied.missing_bytes = IN_FLIGHT
     scene.run(0.1)
     satisfied.missing_bytes = 0
-    scene.run(OWED_DEMAND_SECONDS)
+    scene.run(OVERDUE_DEMAND_SECONDS)
     satisfied.ethernet, satisfied.wifi = 0.2 * MBIT, 0.3 * MBIT
     for each in limited:
         each.ethernet, each.wifi, each.missing_bytes = (CAP * HEADERS - 0.2 * MBIT) / 3, 2 * MBIT, IN_FLIGHT

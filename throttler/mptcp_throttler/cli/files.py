@@ -48,9 +48,9 @@ def check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings, with_notes=True)
     probe_results = feature_probe.try_features(host.needed_features(settings, policy))
-    has_types = Path(throttler_needs.KERNEL_TYPES).exists()
-    libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
-    feature_problems = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
+    has_btf = Path(throttler_needs.KERNEL_TYPES).exists()
+    library_problems = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_btf)
+    feature_problems = [*library_problems, *host.kernel_problems(settings, policy, *probe_results)]
     missing = [each for each in feature_problems if each.severity is Severity.ERROR]
     warnings = [
         *host.ports_without_listener(settings),

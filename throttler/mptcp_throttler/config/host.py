@@ -88,7 +88,7 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     listening = {each.local_port for each in sockets(LISTEN)}
     for port in settings.listen_ports:
         if port not in listening:
-            message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
+            message = f"no program listens on port {port} now; is mptcp-proxy running, and with this port?"
             yield settings.problem("listen_ports", message, Severity.WARNING)
 
 
@@ -116,10 +116,10 @@ def unreadable_files(paths: Iterable[Path], user: str = THROTTLER_USER) -> Itera
 
 
 def library_problems(
-    settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
+    settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_btf: bool
 ) -> Iterator[Problem]:
     """Yield a problem for each missing library, and for missing kernel types. *loads*: whether a library can be
-    loaded; *release*: of the kernel; *has_types*: ``KERNEL_TYPES`` exists."""
+    loaded; *release*: of the kernel; *has_btf*: ``KERNEL_TYPES`` exists."""
     if missing := needs.missing_pcap(loads):
         yield _problem(settings, "", missing, Severity.ERROR)
     if (missing := needs.missing_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
@@ -128,7 +128,7 @@ def library_problems(
         yield _problem(settings, "netfilter", missing._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
     elif missing and settings.netfilter == needs.ANY_BACKEND:
         yield _problem(settings, "netfilter", missing, Severity.WARNING)
-    if missing := needs.missing_bpf(loads, release, has_types):
+    if missing := needs.missing_bpf(loads, release, has_btf):
         yield _problem(settings, "", missing, Severity.WARNING)
 
 

@@ -25,13 +25,13 @@ from mptcp_throttler.shaping.model import Ownership
 MIN_GSO: Final = 2048
 MAX_GSO: Final = 65536
 _GROUP_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,31}"
-_OURS: Final = Ownership()  # the default ports, mark bits and major number
+_DEFAULT: Final = Ownership()  # the default ports, mark bits and major number
 _TUNNEL_SOCKET: Final = "/run/mptcp-tunnel/status.sock"
 _LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
 def _number_field(noun: str, maximum: int, example: str, note: str = "") -> Parsed:
-    """Return the annotation for a number from 1, also as hexadecimal text, of which *example* shows the length."""
+    """Return the annotation for a number from 1 to *maximum*, or hexadecimal text as long as *example*."""
     digits = len(example)
 
     def parse(value: object) -> int:
@@ -87,7 +87,7 @@ class Settings(Section):
 
     interfaces: list[Interface] = Field(min_length=1, examples=[["wan0"]])
     """Interfaces that carry the clients' subflows. Of two stacked interfaces (VLAN, bridge, bond), list only one."""
-    listen_ports: list[Port] = Field(default=list(_OURS.listen_ports), min_length=1, examples=[[3128]])
+    listen_ports: list[Port] = Field(default=list(_DEFAULT.listen_ports), min_length=1, examples=[[3128]])
     """Ports on which the proxy listens; other traffic is ignored. Ports of `ip mptcp endpoint` are added."""
     tunnel_ports: list[Port] = Field(default=[], examples=[[51820]])
     """Ports of programs whose UDP packets `mptcp-tunnel` carries: their tunnels come under the policy."""
@@ -98,11 +98,13 @@ class Settings(Section):
     netfilter: Annotated[str, one_of(ANY_BACKEND, *BACKENDS)] = Field(default="auto", examples=["nftables"])
     """How packets are marked: iptables with ipset, or nftables. auto: the first that the kernel supports."""
     mark_mask: _Mask = Field(
-        default=_OURS.mark_mask, examples=["0x00ff0000"], json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"}
+        default=_DEFAULT.mark_mask,
+        examples=["0x00ff0000"],
+        json_schema_extra={"default": f"0x{_DEFAULT.mark_mask:08x}"},
     )
     """Bits of the packet mark for the throttler: adjacent, and enough to number the rules from 1."""
     htb_major: _Major = Field(
-        default=_OURS.htb_major, examples=["0x4d50"], json_schema_extra={"default": f"0x{_OURS.htb_major:04x}"}
+        default=_DEFAULT.htb_major, examples=["0x4d50"], json_schema_extra={"default": f"0x{_DEFAULT.htb_major:04x}"}
     )
     """The major number of the root qdisc, 0x0001 to 0xfffe."""
     status_socket: SocketName = Field(default=Path(DEFAULT_SOCKET), examples=["/run/mptcp-throttler/status.sock"])
@@ -172,7 +174,7 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
 
 
 def _item_problems(document: Document) -> Iterator[Problem]:
-    tcp_ports = (document.data or {}).get("listen_ports", _OURS.listen_ports)
+    tcp_ports = (document.data or {}).get("listen_ports", _DEFAULT.listen_ports)
     for key in ("interfaces", "listen_ports", "tunnel_ports"):
         items = (document.data or {}).get(key)
         if not isinstance(items, list):

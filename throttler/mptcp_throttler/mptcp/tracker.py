@@ -178,17 +178,17 @@ class Tracker:
 
     def _track(self, four_tuple: FourTuple, entry: KernelRecord, interface: str | None, time: float) -> list[Event]:
         table, token, events = self.table, entry.token, list[Event]()
-        is_dumped, initial = isinstance(entry, KernelSubflow), _is_initial(entry)
+        is_from_dump, initial = isinstance(entry, KernelSubflow), _is_initial(entry)
         if token not in table.connections:
             # A connection of the first dump is older than the daemon, as is one that is unknown when a join arrives.
-            predates_daemon = (is_dumped or not initial) and not table.counters.resyncs
+            predates_daemon = (is_from_dump or not initial) and not table.counters.resyncs
             shares, client, is_refused = table.shares, four_tuple.remote, token in table.refused_tokens
             if is_refused or not (shares.allows(client) or (predates_daemon and shares.allows_older(client))):
                 if not is_refused:
                     table.counters.connections_refused += 1
                     table.refused_tokens.put(token, None, time)
                 return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.describe(client))]
-            events += table.open(token, four_tuple, time, seen_from_start=initial and not is_dumped)
+            events += table.open(token, four_tuple, time, seen_from_start=initial and not is_from_dump)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
             default_id = 0 if initial else None
             local_id = default_id if entry.local_id is None else entry.local_id
@@ -197,7 +197,7 @@ class Tracker:
             detail = "listed by the kernel" if isinstance(entry, KernelSubflow) else entry.detail
             return events + table.add(subflow, token, detail or "established by the kernel")
         table.counters.overflows += 1
-        if is_dumped:
+        if is_from_dump:
             return events
         if self.needs_resync or any(each.four_tuple in table.lookups for each in table.connections[token].subflows):
             self.request_resync()  # another subflow may have ended unnoticed: the next dump shows that

@@ -167,8 +167,8 @@ class When(Section):
     days: list[Days] | None = Field(default=None, min_length=1, examples=[["mon-fri", "sun"]])
     """Days and ranges of days: `mon`, `mon-fri`, `sat-mon`. Default: every day."""
     hours: list[Hours] | None = Field(default=None, min_length=1, examples=[["08:00-18:00", "22:00-02:00"]])
-    """Ranges `HH:MM-HH:MM`; the end is not included. `24:00` is allowed. A range past midnight belongs to the day
-    on which it begins. Default: the whole day."""
+    """Ranges `HH:MM-HH:MM`; the end is not included, and may be `24:00`. A range past midnight belongs to the day on
+    which it begins. Default: the whole day."""
     clients: list[Prefix] | None = Field(default=None, min_length=1, examples=[["10.0.0.0/8"]])
     """Prefixes or addresses; one active subflow of the connection from them is enough. Default: any client."""
 

@@ -34,8 +34,8 @@ _MAX_SITUATIONS: Final = 4096  # maximum number of cached verdicts per direction
 
 _PER_SHARE: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _KIND_NAMES: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
-_WEIGHTS: Final = {"counts": 1, "clients": 3, "hours": 1}
-"""Distance from matching, by unmet condition: other clients weigh more than hours and missing subflows together."""
+_DISTANCES: Final = {"counts": 1, "clients": 3, "hours": 1}
+"""How far a rule is from matching, by unmet condition: other clients count more than hours and counts together."""
 _DIRECTION_NAMES: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.UP}): "uploads"}
 
 
@@ -117,7 +117,7 @@ class CompiledPolicy:
                 rule,
                 rule.conditions(kind),
                 0 if rule.when.clients is None else 1 << index,
-                None if rule.paths is None else self._mask(rule.paths),
+                None if rule.paths is None else self._bits(rule.paths),
             )
             for index, rule in enumerate(self.policy.rules)
             if rule.decides(kind, direction)
@@ -145,7 +145,7 @@ class CompiledPolicy:
                 result.append(verdict._replace(four_tuple=four_tuple, scope=scope))
         return tuple(result)
 
-    def _mask(self, paths: Collection[str]) -> int:
+    def _bits(self, paths: Collection[str]) -> int:
         return sum(1 << index for index, name in enumerate(self.policy.paths) if name in paths)
 
     def count_paths(self, connection: Connection) -> int:
@@ -194,7 +194,7 @@ class CompiledPolicy:
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
             verb, note = self.policy.cap_verb, self.policy.cap_note
             target = (
-                "every subflow" if cap.path_bits is None else f"path {self._name(cap.path_bits & situation.path_bits)}"
+                "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits & situation.path_bits)}"
             )
             active = f"{counted(situation.subflows, 'subflow')} active"
             if situation.expected > situation.paths:
@@ -202,10 +202,10 @@ class CompiledPolicy:
             reason = f"{prefix}rule {rule.name} {verb} {target} at {cap_text(throttle)}: {active}{note}"
         budget, reason = self._choose(Kind.BUDGET, situation, direction, reason)
         steer, reason = self._choose(Kind.STEER, situation, direction, reason)
-        path, guarded = self._name(situation.path_bits), rule is not None and rule.guard
-        steered_bits = situation.path_bits & self._mask(steer.paths) if steer is not None and steer.paths else 0
-        roles = budget, steer, self._name(steered_bits), guarded
-        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *roles)
+        path, guarded = self._path(situation.path_bits), rule is not None and rule.guard
+        steered_bits = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
+        other_fields = budget, steer, self._path(steered_bits), guarded
+        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *other_fields)
 
     def _choose(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
         """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
@@ -228,10 +228,10 @@ class CompiledPolicy:
                     deciding = each
                     break
                 sentence = f"rule {each.rule.name} does not apply: {next(iter(unmet.values()))}"
-                unmatched.append((sum(_WEIGHTS[condition] for condition in unmet), sentence))
+                unmatched.append((sum(_DISTANCES[condition] for condition in unmet), sentence))
         return deciding, min(unmatched, key=itemgetter(0), default=(0, None))[1]
 
-    def _name(self, path_bits: int) -> str | None:
+    def _path(self, path_bits: int) -> str | None:
         """Return the name of the first path in *path_bits*."""
         return next((name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1), None)
 

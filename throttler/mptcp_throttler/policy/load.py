@@ -123,9 +123,9 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
     for index, rule in _document_rules(document):
         actions = [key for key in ACTIONS if key in rule]
         position = document.key_position(("rules", index))
-        alternative = f"{' or '.join(ACTIONS[1:])} in its place"
+        alternative = f"unless the rule has {' or '.join(ACTIONS[1:])}"
         if not actions and not any(nearest(str(key), ACTIONS) for key in rule):
-            yield problem_at(document, ("rules", index, ACTIONS[0]), None, f"is required, or {alternative}", position)
+            yield problem_at(document, ("rules", index, ACTIONS[0]), None, f"is required, {alternative}", position)
         steer = rule.get("steer")
         unexpected: dict[str, str] = {}
         if actions == ["steer"]:
@@ -153,7 +153,7 @@ def _repeated_names(document: Document) -> Iterator[Problem]:
 
 def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
     for name in set((document.data or {}).get("budgets") or ()) - policy.budgets.keys():  # type: ignore[call-overload]
-        yield _at_key(document, ("budgets", name), "no rule feeds this budget", Severity.WARNING)
+        yield _at_key(document, ("budgets", name), "no rule uses this budget", Severity.WARNING)
 
 
 def _at_rules(findings: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
@@ -171,8 +171,8 @@ def _errors(policy: Policy) -> Iterator[Finding]:
     """Yield rules that the throttler cannot apply."""
     for index, rule in enumerate(policy.rules):
         for name in rule.paths or () if rule.caps_plain_tcp else ():
-            if foreign := sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"}):
-                yield index, f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {foreign[0]}'
+            if others := sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"}):
+                yield index, f'plain_tcp: cap is for paths with clients or interfaces; path "{name}" has {others[0]}'
 
 
 def _warnings(policy: Policy) -> Iterator[Finding]:
@@ -182,8 +182,8 @@ def _warnings(policy: Policy) -> Iterator[Finding]:
         for name in sorted(paths_by_ids.intersection(rule.paths or ())):
             paths_by_ids.remove(name)
             message = (
-                f'path "{name}" has remote_ids, which name no uplink: the first subflow of a connection always '
-                "has 0, and clients renumber the others; write the uplink's prefixes under clients"
+                f'path "{name}" has remote_ids, which do not identify an uplink: the first subflow of a connection '
+                "always has 0, and clients renumber the others; write the uplink's prefixes under clients"
             )
             yield index, message
         for message in _rule_warnings(policy, rule, policy.rules[:index], policy.rules[index + 1 :]):
@@ -211,7 +211,7 @@ def _rule_warnings(policy: Policy, rule: Rule, above: Collection[Rule], below: C
         others = frozenset(Direction) - rule.direction
         for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, below, others):
             yield (
-                f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
+                f'rule "{rule.name}" exempts only downloads from a {kind.value}: rule "{other.name}" below applies to '
                 "uploads; write direction: both, or direction: down if that is meant"
             )
     if rule.when.clients is not None and not any(shadows.values()):
@@ -219,7 +219,7 @@ def _rule_warnings(policy: Policy, rule: Rule, above: Collection[Rule], below: C
         for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, for_all_clients, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
-                "that matches decides; move it above"
+                f'matching rule decides; move rule "{rule.name}" above rule "{other.name}"'
             )
     # Readers may think that these rules exempt from all rules below.
     if Kind.THROTTLE in rule.exempted_kinds or (rule.steer is not None and not rule.steer.mode_class.spreads_data):
@@ -232,7 +232,7 @@ def _rule_warnings(policy: Policy, rule: Rule, above: Collection[Rule], below: C
 
 
 def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
-    """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have separately, and rules that
+    """Yield ``always`` caps that plain TCP can exceed, caps that apply to several interfaces separately, and rules that
     wait for two paths although all traffic is on one. *interfaces* are the shaped interfaces; None if unknown."""
     only_path = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
     if only_path is not None and (
@@ -247,7 +247,7 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
             yield index, f'rule "{rule.name}" caps Multipath TCP only; {advice}'
         if only_path is not None and any(rule.required_paths(kind) > 1 for kind in Kind if rule.defines(kind)):
             message = (
-                f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only_path.name}"; name '
+                f'rule "{rule.name}" waits for subflows on two paths, but all are on path "{only_path.name}"; name '
                 "paths by their clients, or write when: {min_subflows: 2}"
             )
             yield index, message
@@ -257,10 +257,10 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
             yield from _interface_notes(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
         budget = rule.budget
         if budget is not None and any(step.throttle is not None for step in budget.steps):
-            feeders = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
-            if feeders[0] is not rule:
+            rules = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            if rules[0] is not rule:
                 continue
-            yield from _interface_notes(index, f"the cap of the {budget.title}", policy, feeders, interfaces)
+            yield from _interface_notes(index, f"the cap of the {budget.title}", policy, rules, interfaces)
 
 
 def _interface_notes(
@@ -277,8 +277,8 @@ def _interface_notes(
     if len(used) > 1:
         *others, last = sorted(used)
         message = (
-            f"{subject} holds per interface: if downloads leave through {', '.join(others)} and {last}, "
-            f"they get up to {len(used)} times the rate together"
+            f"{subject} applies to each interface separately: if downloads leave through {', '.join(others)} and "
+            f"{last}, they get up to {len(used)} times the rate together"
         )
         yield index, message
 

@@ -108,8 +108,7 @@ class Throttle(Section):
     ceil: Rate = Field(default_factory=lambda data: data["rate"], examples=["8 Mbit/s"])
     """Their rate while the link has spare capacity. Default: the rate."""
     burst: Burst | None = Field(default=None, examples=["15 KB"])
-    """How much may pass at full speed: 1600 B to 64 MiB, and at most what passes in 60 s at `rate`.
-    Default: by the rate."""
+    """How much may pass at full speed: 1600 B to 64 MiB, at most what passes in 60 s at `rate`. Default: by rate."""
     share: Annotated[Share, choice({each.value: each for each in Share})] = Field(
         default=Share.PATH, examples=["client"]
     )
@@ -162,7 +161,7 @@ class BudgetStep(Section):
 
 
 class Budget(NamedSection):
-    """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
+    """A volume for each period. While it is not used up nothing is capped; then the last step reached applies."""
 
     period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
     """After this time the volume begins again, in the policy's time zone."""
@@ -420,8 +419,8 @@ class Rule(Section):
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1
-        is_passive = kind is Kind.STEER and self.steer is not None and not self.steer.mode_class.spreads_data
-        default = 1 if kind is Kind.BUDGET or kind in self.exempted_kinds or is_passive or self.always else 2
+        leaves_to_kernel = kind is Kind.STEER and self.steer is not None and not self.steer.mode_class.spreads_data
+        default = 1 if kind is Kind.BUDGET or kind in self.exempted_kinds or leaves_to_kernel or self.always else 2
         return min(default, when.max_subflows or default)
 
     def conditions(self, kind: Kind) -> Conditions:
@@ -465,7 +464,7 @@ class Policy(Section):
     version: Annotated[int, Parsed(_parse_version, {"const": VERSION})] = Field(examples=[VERSION])
     """The version of this format."""
     time_zone: Zone = Field(default=ZoneInfo("UTC"), examples=["Europe/Athens"], json_schema_extra={"default": "UTC"})
-    """A zone of the IANA database: the zone of all days and hours."""
+    """A zone of the IANA database, for all days and hours."""
     dry_run: bool = Field(default=False, examples=[True])
     """true: decide, log and show, but cap nothing."""
     anticipate: bool = Field(default=True, examples=[False])
@@ -484,7 +483,7 @@ class Policy(Section):
         json_schema_extra={"additionalProperties": False},
     )
     """Budgets that several rules share, by names of your choice."""
-    # After validation: all budgets that rules feed. The budget of a single rule has the name of the rule.
+    # After validation: all budgets that rules use. The budget of a single rule has the name of the rule.
     rules: list[Rule] = Field(
         examples=[[{"name": "spare-ethernet", "paths": ["ethernet"], "throttle": {"rate": "5 Mbit/s"}}]]
     )
@@ -536,10 +535,10 @@ class Policy(Section):
         return " (dry run)" if self.dry_run else ""
 
     def open_rules(self, now: float) -> tuple[bool, ...]:
-        """Return for each rule whether its hours are open at *now*; a rule without hours is always open."""
+        """Return for each rule whether *now* is within its hours; always True for a rule without hours."""
         local = datetime.fromtimestamp(now, self.time_zone)
         return tuple(rule.when.windows is None or is_open(rule.when.windows, local) for rule in self.rules)
 
     def next_change(self, now: float) -> float | None:
-        """Return when, after *now*, the hours of a rule next open or close; None if never."""
+        """Return when, after *now*, the hours of a rule next begin or end; None if never."""
         return next_change([each.when.windows for each in self.rules if each.when.windows], self.time_zone, now)

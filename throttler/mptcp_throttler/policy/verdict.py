@@ -21,7 +21,7 @@ class ScopeKey:
     """None for PATH; the client's packed address for CLIENT; the token for CONNECTION, with the path if steered."""
     direction: Direction = Direction.DOWN
     step: int | None = None
-    """For a budget's cap: the volume at which it begins, bytes. ``rule`` is then the first that feeds the budget."""
+    """For a budget's cap: the volume at which it begins, bytes. ``rule`` is then the first with the budget."""
 
     @property
     def balances(self) -> bool:

@@ -70,7 +70,7 @@ class ActionRunner:
             # An action without a rule clears a flag that an earlier daemon set. No policy requests this, so a refusal
             # is not logged.
             if action.rule is not None and self._refusal_limiter.allow(time.monotonic()):
-                text = "%s; a connection from before this policy cannot be steered"
+                text = "%s; a connection opened before this policy cannot be steered"
                 log.warning(text, error, extra=self._log_fields(action.token, action.rule))
             self._steering.flags.record_refused(action)
             return
@@ -95,7 +95,7 @@ class ActionRunner:
         for four_tuple, event in excess.items():
             if event.kind is EventKind.CONNECTION_EXCESS and is_dry_run:
                 not_closed[four_tuple] = "left open in a dry run"
-            elif event.kind is EventKind.SUBFLOW_EXCESS and not self._path_manager.in_force:
+            elif event.kind is EventKind.SUBFLOW_EXCESS and not self._path_manager.is_active:
                 not_closed[four_tuple] = "left open: no policy steers by order"
         # Closing takes about 13 µs per subflow; *events* name at most 500: a batch of an observer, a step of a resync.
         if closed := [each for each in excess if each not in not_closed]:

@@ -62,7 +62,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # Advance first: at a new period, the stage drops accounts of unknown budgets, such as those read below.
+        # Advance before reading: when a period begins, the stage drops accounts of budgets that it does not know yet.
         self._decide(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         if self._ledger is None:
@@ -124,9 +124,9 @@ class Budgets(Component):
 
     async def _write(self, ledger: Ledger) -> None:
         # If the task is cancelled, the write still finishes, so that its success is known.
-        await asyncio.shield(self._write_whole(ledger))
+        await asyncio.shield(self._write_pending(ledger))
 
-    async def _write_whole(self, ledger: Ledger) -> None:
+    async def _write_pending(self, ledger: Ledger) -> None:
         """Write pending counts. Raises KernelError; the counts are then kept for a later write."""
         async with self._write_lock:
             usage = self._stage.sockets.take_pending()

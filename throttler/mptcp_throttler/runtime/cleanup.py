@@ -109,7 +109,7 @@ async def _path_manager(settings: Settings) -> str:
             remove_socket(settings.state_directory)
     finally:
         OwnedSysctls(settings.state_directory).restore()
-    return "" if keeper is None else "path manager: the kernel's again; existing connections get no further subflows"
+    return "" if keeper is None else "path manager: restored; existing connections get no further subflows"
 
 
 async def _root_qdiscs(settings: Settings) -> str:

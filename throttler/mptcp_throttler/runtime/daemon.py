@@ -122,7 +122,7 @@ class Daemon:
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
-            engine.rest.possible = engine.socket_limiter.can_rest
+            engine.rest.can_rest = engine.socket_limiter.can_rest
             engine.rest.ratio = RATIO if engine.socket_limiter.has_buffers else RATIO_WITHOUT_BUFFERS
             engine.decisions.set_policy(engine.decisions.policy)
             stack.callback(lambda: engine.action_runner.perform(engine.steering.flags.release_actions()))
@@ -169,7 +169,7 @@ class Daemon:
         if engine.path_manager.flags_note.take_over():
             engine.steering.adopt(sockets)
         await engine.enforce()
-        if engine.socket_limiter.possible:
+        if engine.socket_limiter.can_pace:
             await engine.socket_limiter.adopt(sockets)
             # Subflows capped by an earlier daemon stay capped; subflows that send little are capped from the start.
             await engine.sampler.sweep()

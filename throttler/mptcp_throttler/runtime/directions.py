@@ -105,7 +105,7 @@ class Uploads(Component, Consumer):
     def __init__(self, settings: Settings, kernel: KernelAccess, connections: Mapping[int, Connection]) -> None:
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
-        self.in_force = False  # whether the throttler's IFB device and nftables table exist
+        self.is_installed = False  # whether the throttler's IFB device and nftables table exist
         self._removal_failed = False  # whether device and table still exist, because the kernel refused to remove them
         self._may_have_leftovers = False  # whether a preparation failed, and the removal of its objects failed as well
         self._settings = settings
@@ -116,7 +116,7 @@ class Uploads(Component, Consumer):
         self._wake = asyncio.Event()
 
     async def prepare(self, policy: Policy) -> None:
-        if self.in_force or not policy.acts_on_upload:
+        if self.is_installed or not policy.acts_on_upload:
             return
         reconciler = await self._open()
         # Clear the flags: otherwise :meth:`verify` would remove the device and table that are being created.
@@ -127,7 +127,7 @@ class Uploads(Component, Consumer):
             self._removal_failed, self._may_have_leftovers = removal_failed, True
             await self._remove()
             raise
-        self.in_force = True
+        self.is_installed = True
 
     async def commit(self, policy: Policy) -> None:
         if not policy.acts_on_upload:
@@ -137,14 +137,14 @@ class Uploads(Component, Consumer):
 
     async def remove_leftovers(self) -> bool:
         """Remove a killed daemon's device and table if no rule needs them; return whether this host supports them."""
-        if self.in_force or self._kernel.upload_missing() is not None:
+        if self.is_installed or self._kernel.upload_missing() is not None:
             return False
         await self._open()
         await self._remove()
         return True
 
     async def verify(self) -> None:
-        if self.in_force and self.reconciler is not None:
+        if self.is_installed and self.reconciler is not None:
             try:
                 await self.reconciler.verify()
             finally:
@@ -155,7 +155,7 @@ class Uploads(Component, Consumer):
             await self._remove()
 
     def wake(self) -> None:
-        if self.in_force and self.reconciler is not None:
+        if self.is_installed and self.reconciler is not None:
             self._wake.set()
             self.reconciler.wake()
 
@@ -176,9 +176,9 @@ class Uploads(Component, Consumer):
 
     async def close(self) -> None:
         async with self._stack:
-            if self.in_force or self._removal_failed:
+            if self.is_installed or self._removal_failed:
                 await self._remove_all()
-                self.in_force = False
+                self.is_installed = False
             elif self._may_have_leftovers:
                 await self._remove()
 
@@ -211,9 +211,9 @@ class Uploads(Component, Consumer):
             await self._remove_all()
         except KernelError as error:
             # A kernel without the netdev family or IFB cannot have these objects; otherwise verify() tries again.
-            self._removal_failed = self._removal_failed or self.in_force
+            self._removal_failed = self._removal_failed or self.is_installed
             log.log(logging.ERROR if self._removal_failed else logging.DEBUG, "%s", error)
-        self.in_force = False
+        self.is_installed = False
 
     async def _remove_all(self) -> None:
         if self.reconciler is not None:

@@ -137,7 +137,7 @@ class Engine:
     async def _set_initial_options(self) -> None:
         # Read the policy again: another policy may be in force now, and the hours of a rule may have begun or ended.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
-        options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
+        options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.can_rest)
         options = add_exceptions(options, [each.network for each in self.grants.in_force])
         await self.socket_limiter.set_initial_options(options)
 
@@ -196,7 +196,7 @@ class Engine:
     def apply_plan(self) -> None:
         """Pass the plan to the kernel: first limits on sockets, then entries and classes. Then wake the sampler."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
-        if self.socket_limiter.possible:
+        if self.socket_limiter.can_pace:
             # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
             # let the event loop run before the next changes.
             self.socket_limiter.apply_plan_changes()

@@ -52,7 +52,7 @@ class SocketLimiter(Component, Consumer):
         on_plan_change: Callable[[], None],
     ) -> None:
         """*on_plan_change* is called after samples have changed the plan."""
-        self.possible = self.can_rest = self.has_buffers = False
+        self.can_pace = self.can_rest = self.has_buffers = False
         """Whether sockets can be paced, can rest and wake, can have larger send buffers; set by :meth:`prepare`."""
         self._planner = planner
         self._onsets = DownloadOnsets(planner)
@@ -71,14 +71,14 @@ class SocketLimiter(Component, Consumer):
         if self._open_pacing is None:
             return
         pacing, self._open_pacing = self._open_pacing(), None
-        self.possible = self._planner.soft_caps = pacing is not None
+        self.can_pace = self._planner.soft_caps = pacing is not None
         if pacing is not None:
             self._pacing = pacing
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
 
     def apply_plan_changes(self) -> None:
         """Set the socket limits for the planner's recent changes, and those that depend on the time."""
-        if self.possible:
+        if self.can_pace:
             self._set_limits(self._onsets.process_plan_changes(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
@@ -86,7 +86,7 @@ class SocketLimiter(Component, Consumer):
         the other sockets. Raises KernelError."""
         sockets = [each for each in subflows if each.cookie and not each.is_tunnel_path]
         uncapped = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
-        if self.possible and uncapped:
+        if self.can_pace and uncapped:
             self._pacing.limit(dict.fromkeys(uncapped, NO_LIMIT))
             if await asyncio.to_thread(self._pacing.limit_at_once):
                 self._pacing.forget(uncapped)
@@ -98,7 +98,7 @@ class SocketLimiter(Component, Consumer):
         runs in between, so other calls may run, also of :meth:`set_clients`. Subflows may begin with settings of the
         previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
-        if not self.possible or not self._pacing.sets_initial_options:
+        if not self.can_pace or not self._pacing.sets_initial_options:
             return
         before, self._initial_options = self._initial_options, options
         self._planner.joins_rest |= any(each.rests for each in options.values())
@@ -150,7 +150,7 @@ class SocketLimiter(Component, Consumer):
         return self._initial_options.get(network)
 
     def watches_any(self) -> bool:
-        return self.possible and next(self._planner.shared_soft_caps(), None) is not None
+        return self.can_pace and next(self._planner.shared_soft_caps(), None) is not None
 
     def watched(self) -> Collection[FourTuple]:
         """Return the subflows whose demand affects a shared cap."""
@@ -170,7 +170,7 @@ class SocketLimiter(Component, Consumer):
     async def verify(self) -> None:
         if self._outdated:
             await self._write_outdated()
-        for problem in self._pacing.check() if self.possible else ():
+        for problem in self._pacing.check() if self.can_pace else ():
             self.repairs += 1
             log.warning("%s; repairing it", problem)
 
@@ -190,9 +190,9 @@ class SocketLimiter(Component, Consumer):
 
     async def close(self) -> None:
         """Lift all limits of the sockets, and wait a limited time until the sockets have applied this."""
-        if not self.possible:
+        if not self.can_pace:
             return
-        self.possible = self._planner.soft_caps = False
+        self.can_pace = self._planner.soft_caps = False
         try:
             _, limited = await lift_all(self._pacing, self._sockets, STOP_TIMEOUT)
             if limited:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sets the user-space path manager while the policy steers by order, so that no connection loses a path.
+"""Activates the user-space path manager while the policy steers by order, so that no connection loses a path.
 
 Only the user-space path manager can make one subflow backup among several that share the proxy's address. At
 ``net.mptcp.pm_type`` 1, the kernel accepts joins only while a process listens to the path manager's events. This
@@ -45,22 +45,22 @@ class UserspacePathManager(Component):
         self.flags_note = FlagsNote(state_directory)
         self._keeper: KeeperConnection | None = None
         self._commands: SubflowCommands | None = None
-        self.in_force = False  # whether the policy in force needs the user-space path manager
-        self._lock = asyncio.Lock()  # guards the keeper: a reload must not interrupt its restart
+        self.is_active = False  # whether the policy in force needs the user-space path manager
+        self._lock = asyncio.Lock()  # protects the keeper: a reload must not interrupt its restart
 
     async def prepare(self, policy: Policy) -> None:
         """Start the keeper and then set the sysctls, if *policy* needs them. Raises KernelError."""
         self.flags_note.find()
         if needs_user_space(policy):
             async with self._lock:
-                await self._hold()
+                await self._activate()
 
     async def commit(self, policy: Policy) -> None:
         """Restore the sysctls, also those that a killed daemon set, unless *policy* needs them. Raises KernelError."""
         async with self._lock:
-            self.in_force = needs_user_space(policy)
-            if not self.in_force:
-                await self._drop()
+            self.is_active = needs_user_space(policy)
+            if not self.is_active:
+                await self._deactivate()
 
     roll_back = commit
 
@@ -79,12 +79,12 @@ class UserspacePathManager(Component):
 
     async def _verify(self) -> None:
         async with self._lock:
-            if self.in_force:
+            if self.is_active:
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
                     problems.append("the keeper has ended, without which joins fail if the daemon is killed")
                 if problems:
-                    await self._hold()
+                    await self._activate()
                 for problem in problems:
                     log.warning("%s; repaired", problem)
                 self.repairs += len(problems)
@@ -95,13 +95,13 @@ class UserspacePathManager(Component):
             self._commands.close()
             self._commands = None
         async with self._lock:
-            self.in_force = False
+            self.is_active = False
             try:
-                await self._drop()
+                await self._deactivate()
             finally:
                 self.flags_note.remove()
 
-    async def _hold(self) -> None:
+    async def _activate(self) -> None:
         original = self._sysctls.original_values(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
             if self._keeper is not None:
@@ -111,7 +111,7 @@ class UserspacePathManager(Component):
         self.flags_note.write()
         self._sysctls.hold(SYSCTLS)
 
-    async def _drop(self) -> None:
+    async def _deactivate(self) -> None:
         try:
             self._sysctls.restore()
         finally:

@@ -209,7 +209,7 @@ class Accounts:
         return account.sentence
 
 
-Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each subflow of a connection feeds
+Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that count the bytes of each subflow
 
 
 @dataclass(slots=True, eq=False)
@@ -220,7 +220,7 @@ class MeteredSubflow:
     next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: no change
     is_active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
-    is_reported: bool = False  # whether the socket has closed and its final counters are known
+    has_final_counters: bool = False  # whether the socket has closed and its final counters are known
     new_bytes: int = 0  # bytes since the previous sample
     missing_since: float | None = None
 
@@ -288,7 +288,7 @@ class MeteredSockets:
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.is_active = False
-            if metered.is_reported:
+            if metered.has_final_counters:
                 self._remove(metered)
 
     def end_all(self) -> None:
@@ -324,7 +324,7 @@ class MeteredSockets:
         if metered is not None:
             self._count(metered, cookie, acked, received)
             if metered.cookie == cookie or (metered.cookie is None and not metered.is_active):
-                metered.cookie, metered.is_reported = None, True
+                metered.cookie, metered.has_final_counters = None, True
                 if metered.next_accounts is not None:
                     metered.accounts, metered.next_accounts = metered.next_accounts, None
                 if not metered.is_active:
@@ -362,7 +362,7 @@ class MeteredSockets:
             if cookie in self._former_cookies:
                 return
             self._detach(metered)
-            metered.cookie, metered.is_reported = cookie, False
+            metered.cookie, metered.has_final_counters = cookie, False
             self._by_cookie[cookie] = metered
         metered.missing_since = None
         self._count(metered, cookie, socket.bytes_acked, socket.bytes_received)
@@ -417,7 +417,7 @@ class StepReached(NamedTuple):
     budget: str
     client: str  # the client's address; empty if the account is shared by all clients
     sentence: str
-    rule: str  # the first rule that feeds the budget; the budget's caps belong to it
+    rule: str  # the first rule with the budget; the budget's caps belong to it
 
 
 class BudgetStage(Stage):
@@ -430,7 +430,7 @@ class BudgetStage(Stage):
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
-        self._rule_of: dict[str, str] = {}  # the first rule that feeds each budget: the budget's caps have its mark
+        self._rule_of: dict[str, str] = {}  # the first rule with each budget; the budget's caps belong to it
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._last_sweep = -math.inf  # when the last full sweep began, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first

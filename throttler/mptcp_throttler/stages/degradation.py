@@ -48,19 +48,19 @@ from mptcp_throttler.stages.stage import SLICE, SampledSubflows, Samples
 
 MAX_TOTAL_SHARE = 0.8  # a connection whose subflows together get at least this share of the baseline is not degraded
 GRACE_SECONDS = 2.5  # time that senders get to use freed capacity; see above
-MIN_LACKING_RATIO, MAX_LACKING_RATIO = 0.7, 1.1  # (lacking rate) / allowance; outside, the allowance is updated
+MIN_LACKING_RATIO, MAX_LACKING_RATIO = 0.7, 1.1  # (lacking rate now) / ``Relaxation.lacking``; outside, it is updated
 TRIAL_SECONDS = 5.0  # if a degradation begins this soon after the caps were restored, the next pause doubles
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
 
 FULL_SHARE = 0.85  # a cap counts as full if the payload takes this part: headers add up to 8 % with small packets
 FAIR_SHARE = 0.5  # under a full shared cap, a subflow has demand if its rate is at least this part of an equal share
-MIN_OWED_SECONDS = 0.05  # missing bytes count as owed if the best path needs this time for them at its baseline
-MAX_READ_SECONDS = MIN_OWED_SECONDS / 2  # maximum time between reads that are compared: only look-ups are that fast
-MIN_OWED_BYTES = 2 * ASSIGNMENT_BYTES
+MIN_OVERDUE_SECONDS = 0.05  # missing bytes count as overdue if the best path needs this time for them at its baseline
+MAX_READ_SECONDS = MIN_OVERDUE_SECONDS / 2  # maximum time between reads that are compared: only look-ups are that fast
+MIN_OVERDUE_BYTES = 2 * ASSIGNMENT_BYTES
 """A minimum in bytes, which also applies. The known data sequence number of a subflow is imprecise: it is the start of
 a chunk of up to 64 KB."""
-OWED_DEMAND_SECONDS, OWED_PROOF_SECONDS = 1.0, 5.0
-"""How long owed data count as demand, and as proof. While such data fill its send buffer, a client sends little."""
+OVERDUE_DEMAND_SECONDS, OVERDUE_PROOF_SECONDS = 1.0, 5.0
+"""How long overdue data count as demand, and as proof. While such data fill its send buffer, a client sends little."""
 LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the demand has not ended
 SILENT_SECONDS, SILENT_CHUNKS = 2.0, 3
 """A degradation is proven if, while a cap is full, nothing arrives over the uncapped paths for these seconds plus the
@@ -179,19 +179,19 @@ class GuardedConnection:
 @dataclass(slots=True, eq=False)
 class GuardedUpload(GuardedConnection):
     """One connection with guarded caps. Its upload has *demand* if a capped path is at its cap; under a shared cap, the
-    subflow must also have about its share. A degradation is *proven* if a path that carries little owes data, or if it
-    carries nothing while the cap is full. A path owes data if bytes that were sent over it are missing. The missing
-    bytes are the advance of the data sequence (RFC 8684, 3.3) minus the bytes received. Data that the client sends
-    again over another path arrive twice and lower this number, so its lowest value so far counts as zero."""
+    subflow must also have about its share. A degradation is *proven* if data are overdue on a path that carries little,
+    or if it carries nothing while the cap is full. Data are overdue on a path if bytes sent over it are missing. The
+    missing bytes are the advance of the data sequence (RFC 8684, 3.3) minus the bytes received. Data that the client
+    sends again over another path arrive twice and lower this number, so its lowest value so far counts as zero."""
 
     samples_all = True
 
     caps: list[tuple[Flow, Cap]] = field(default_factory=list)
     demand_since: float | None = None
     last_demand: float = -inf
-    last_owed: float = -inf  # when an uncapped path last owed data
+    last_overdue: float = -inf  # when data were last overdue on an uncapped path
     last_progress: float = -inf  # when data last arrived over an uncapped path, or no cap was full
-    uncapped_read: float = -inf  # when the first of the uncapped subflows was read for the last sample
+    last_read: float = -inf  # when the first of the uncapped subflows was read for the last sample
     _compared_subflows: list[FourTuple] = field(default_factory=list)
     _first_sequence: int = 0  # data sequence number when ``_compared_subflows`` last changed
     _min_missing: int = 0  # lowest number of missing bytes since then
@@ -229,13 +229,13 @@ class GuardedUpload(GuardedConnection):
             flow.record(sample.read, sample.bytes_received)
             flow.set_rate_from(history)
         times = [socket.read for each in self.uncapped if (socket := samples.sockets.get(each)) is not None]
-        self.uncapped_read = min(times, default=self.uncapped_read)
+        self.last_read = min(times, default=self.last_read)
         full = full or any(_is_full(flow, cap) for flow, cap in self.caps)
         if full or candidate is not None:
-            self._update_owed(samples)
+            self._update_overdue(samples)
         if not full:
             self.last_progress = now
-            if now - self.last_owed > OWED_DEMAND_SECONDS:
+            if now - self.last_overdue > OVERDUE_DEMAND_SECONDS:
                 if now - self.last_demand > LAPSE_SECONDS:
                     self.demand_since = None
                 return False
@@ -244,8 +244,8 @@ class GuardedUpload(GuardedConnection):
             self.demand_since = now
         return present > 0
 
-    def _update_owed(self, samples: Samples) -> None:
-        """Set ``last_owed`` if the uncapped path with the best baseline owes data."""
+    def _update_overdue(self, samples: Samples) -> None:
+        """Set ``last_overdue`` if data are overdue on the uncapped path with the best baseline."""
         sampled = [samples.sockets.get(each) for each in (*self.uncapped, *self.capped)]
         present = [each for each in sampled if each is not None and each.data_sequence]
         paths = [flow.path for flow in self.flows if flow.present]
@@ -259,15 +259,15 @@ class GuardedUpload(GuardedConnection):
         best = max(paths, key=lambda path: path.baseline)
         over_best = [each.data_sequence for each in present if each.four_tuple.remote == best.address]
         lag = min((bytes_ahead(highest, each) for each in over_best), default=0)
-        min_owed = max(MIN_OWED_BYTES, MIN_OWED_SECONDS * best.baseline / 8)
+        min_overdue = max(MIN_OVERDUE_BYTES, MIN_OVERDUE_SECONDS * best.baseline / 8)
         compared, received = [each.four_tuple for each in present], sum([each.bytes_received for each in present])
         if compared != self._compared_subflows:
             # Start again, because the bytes received on a subflow that has ended are no longer in the sum.
             self._compared_subflows, self._first_sequence, self._min_missing = compared, highest, -received
         missing = bytes_ahead(highest, self._first_sequence) - received
         self._min_missing = min(self._min_missing, missing)
-        if missing - self._min_missing >= min_owed and lag >= min_owed:
-            self.last_owed = samples.time
+        if missing - self._min_missing >= min_overdue and lag >= min_overdue:
+            self.last_overdue = samples.time
 
     def sample_of(self, socket: KernelSubflow) -> Sample:
         return Sample(socket.read, socket.bytes_received)
@@ -282,7 +282,7 @@ class GuardedUpload(GuardedConnection):
     def is_proven(self, now: float) -> bool:
         chunk_seconds = [8 * SILENT_CHUNKS * ASSIGNMENT_BYTES / cap.ceil for _, cap in self.caps]
         silence = SILENT_SECONDS + min(chunk_seconds, default=0.0)
-        return now - self.last_owed <= OWED_PROOF_SECONDS or self.uncapped_read - self.last_progress >= silence
+        return now - self.last_overdue <= OVERDUE_PROOF_SECONDS or self.last_read - self.last_progress >= silence
 
 
 def _is_full(flow: Flow, cap: Cap) -> bool:

@@ -25,7 +25,7 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
 from mptcp_throttler.shaping.initial_options import MAX_REST_RATE
 from mptcp_throttler.stages.stage import SLICE, Outcome, SampledSubflows, Samples, Stage
 
-RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
+RATIO: Final = 32  # a subflow rests from this (rate of others) / (rate that its cap leaves it), and wakes below half
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
 MAX_CAP_RATE: Final = 5_000_000  # bits/s; under a higher cap a chunk takes 0.1 s or less: send buffers bridge this
 WAKE_WINDOWS: Final = 2  # number of consecutive windows with waiting data and slow others until a subflow wakes
@@ -45,7 +45,8 @@ FIRST_REST_SECONDS, MAX_REST_SECONDS = 30.0, 600.0  # time until a slow path is 
 class _SlowCandidate:
     """An uncapped subflow that may be too slow."""
 
-    windows: int = 0  # slow windows minus fast ones; while it rests, consecutive windows without a gain for the others
+    slow_windows: int = 0  # slow windows minus fast ones, since it last rested
+    windows_without_gain: int = 0  # while it rests: consecutive windows in which the others gained nothing
     always_had_data: bool = True  # whether the subflow had data to send at every sample of the window
     rest_began: float = 0.0
     own_rate: float = 0.0  # the subflow's rate when it began to rest, bits/s
@@ -92,7 +93,7 @@ class RestStage(Stage):
     interval = period = 0.2
 
     def __init__(self) -> None:
-        self.possible = False  # whether the kernel can let sockets rest and wake them
+        self.can_rest = False  # whether the kernel can let sockets rest and wake them
         self.ratio = RATIO
         self._connections: dict[int, _RestState] = {}
         self._sampled = SampledSubflows()
@@ -105,9 +106,9 @@ class RestStage(Stage):
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         token = connection.token
-        possible = self.possible and self.is_applied
+        can_rest = self.can_rest and self.is_applied
         # Return early: in most connections, no subflow may rest.
-        if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
+        if not can_rest or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
             return verdicts
         # Omit backup subflows: the scheduler uses none of them while a regular subflow exists, even a resting one.
@@ -234,9 +235,9 @@ def _update_slow(state: _RestState, rates: Mapping[FourTuple, float], now: float
         if slow.next_trial is not None:
             has_recovered = now >= slow.rest_began + RECOVERY_SECONDS
             no_gain = has_recovered and total < SLOW_RATIO / 2 * slow.own_rate and total <= slow.mean_rate
-            slow.windows = slow.windows + 1 if state.always_had_data and no_gain else 0
-            if now >= slow.next_trial or slow.windows >= WAKE_WINDOWS:
-                slow.next_trial, slow.windows = None, 0
+            slow.windows_without_gain = slow.windows_without_gain + 1 if state.always_had_data and no_gain else 0
+            if now >= slow.next_trial or slow.windows_without_gain >= WAKE_WINDOWS:
+                slow.next_trial, slow.windows_without_gain = None, 0
                 state.best_rates = {}
             continue
         excluded = {each, *state.resting_slow()}
@@ -244,10 +245,10 @@ def _update_slow(state: _RestState, rates: Mapping[FourTuple, float], now: float
         holds_up = others >= max(HELD_UP_RATIO * state.mean_rate, 4 * rate)
         # A subflow that carries nothing does not count as slow.
         is_slow = slow.always_had_data and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
-        slow.windows = max(0, slow.windows + (1 if is_slow else -1))
-        if slow.windows >= MIN_SLOW_WINDOWS:
+        slow.slow_windows = max(0, slow.slow_windows + (1 if is_slow else -1))
+        if slow.slow_windows >= MIN_SLOW_WINDOWS:
             slow.rest_began, slow.own_rate, slow.mean_rate = now, rate, state.mean_rate
-            slow.next_trial, slow.windows = now + slow.rest_seconds, 0
+            slow.next_trial, slow.slow_windows = now + slow.rest_seconds, 0
             slow.rest_seconds = min(MAX_REST_SECONDS, 2 * slow.rest_seconds)
 
 

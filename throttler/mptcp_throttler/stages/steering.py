@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Steers connections by the rules' modes (``mptcp_throttler.steering``), with balancing caps and backup flags. Pure.
 
-A backup flag counts as set when the runtime confirms it. The stage clears a flag that no rule explains, e.g. because
+A backup flag counts as set when the runtime confirms it. The stage clears a flag that no rule requires, e.g. because
 the subflow changed its path or an earlier daemon was killed. If the kernel refuses the flag on one subflow, the stage
 tries no other subflow of the connection, which usually is not under the user-space path manager. The kernel also
 refuses the flag on a subflow that just ended, so the refusal holds only as long as a refused subflow exists.
@@ -44,9 +44,9 @@ class BackupFlags:
 
     def __init__(self) -> None:
         self._set_flags: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the action that clears it
-        self.unexplained: set[FourTuple] = set()
-        """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
-        self.keeps_unexplained = False  # whether unexplained flags stay, because their connections may be undecided
+        self.unrequired: set[FourTuple] = set()
+        """Subflows with a flag that no rule requires, or that waits for the connection's first sample."""
+        self.keeps_unrequired = False  # whether unrequired flags stay, because their connections may be undecided
         self._keep_until: float | None = None
         self._recent: set[FourTuple] = set()
         """Subflows whose flag was set or refused since the last complete samples: the next sweep may lack them."""
@@ -57,13 +57,13 @@ class BackupFlags:
         for each in subflows:
             if each.made_backup and each.four_tuple not in self._set_flags:
                 self._set_flags[each.four_tuple] = SetBackup(each.token, each.four_tuple, False)
-                self.unexplained.add(each.four_tuple)
-        self.keeps_unexplained, self._keep_until = True, None
+                self.unrequired.add(each.four_tuple)
+        self.keeps_unrequired, self._keep_until = True, None
 
-    def stop_explaining(self, four_tuple: FourTuple) -> None:
+    def note_unrequired(self, four_tuple: FourTuple) -> None:
         """Note that the subflow is no longer steered, or is steered differently."""
         if four_tuple in self._set_flags:
-            self.unexplained.add(four_tuple)
+            self.unrequired.add(four_tuple)
 
     def begin_samples(self, samples: Samples) -> None:
         """Enforce ``UNDECIDED_SECONDS`` at the samples' time, and forget subflows without a socket."""
@@ -76,7 +76,7 @@ class BackupFlags:
             self._recent.clear()
         if self._keep_until is None:
             self._keep_until = samples.time + UNDECIDED_SECONDS
-        self.keeps_unexplained = self.keeps_unexplained and samples.time < self._keep_until
+        self.keeps_unrequired = self.keeps_unrequired and samples.time < self._keep_until
 
     def required_actions(self, token: int, treatments: Mapping[FourTuple, Treatment], rule: str) -> list[SetBackup]:
         """Return the actions that set and clear the flags of a connection as *treatments* of *rule* require."""
@@ -85,15 +85,15 @@ class BackupFlags:
             flag = self._set_flags.get(four_tuple)
             backup = flag is not None and flag.token == token
             if backup:
-                self.unexplained.discard(four_tuple)
+                self.unrequired.discard(four_tuple)
                 self._set_flags[four_tuple] = SetBackup(token, four_tuple, False, rule)
             if treatment.backup is not backup and not (treatment.backup and token in self._refusals):
                 actions.append(SetBackup(token, four_tuple, treatment.backup, rule))
         return actions
 
     def clearing_actions(self, sockets: Sockets) -> list[SetBackup]:
-        """Return the actions that clear unexplained flags of existing sockets."""
-        return [] if self.keeps_unexplained else [self._set_flags[each] for each in self.unexplained if each in sockets]
+        """Return the actions that clear unrequired flags of existing sockets."""
+        return [] if self.keeps_unrequired else [self._set_flags[each] for each in self.unrequired if each in sockets]
 
     def record_done(self, action: SetBackup) -> None:
         self._forget(action.four_tuple)
@@ -115,7 +115,7 @@ class BackupFlags:
 
     def _forget(self, four_tuple: FourTuple) -> None:
         self._set_flags.pop(four_tuple, None)
-        self.unexplained.discard(four_tuple)
+        self.unrequired.discard(four_tuple)
 
 
 @dataclass(slots=True, eq=False)
@@ -267,16 +267,16 @@ class SteeringStage(Stage):
     def _stop_sampling(self, token: int, subflows: Collection[_SteeredSubflow]) -> None:
         self._sampled.remove(token, [each.four_tuple for each in subflows])
         for each in subflows:
-            self.flags.stop_explaining(each.four_tuple)
+            self.flags.note_unrequired(each.four_tuple)
 
     def watched(self) -> Set[FourTuple]:
-        """Return all subflows that are steered or have an unexplained flag."""
-        unexplained = self.flags.unexplained
-        return self._sampled.keys() | unexplained if unexplained else self._sampled.keys()
+        """Return all subflows that are steered or have an unrequired flag."""
+        unrequired = self.flags.unrequired
+        return self._sampled.keys() | unrequired if unrequired else self._sampled.keys()
 
     def urgent(self) -> Set[FourTuple]:
         """Return the subflows of connections that are new or carry data, and subflows whose flag must be cleared."""
-        subflows = set(() if self.flags.keeps_unexplained else self.flags.unexplained)
+        subflows = set(() if self.flags.keeps_unrequired else self.flags.unrequired)
         for token in self._urgent:
             subflows.update([each.four_tuple for each in self._connections[token].subflows])
         return subflows
@@ -311,17 +311,17 @@ class SteeringStage(Stage):
                 actions += required
         for flag in self.flags.clearing_actions(sockets):
             connection = self._connections.get(flag.token)
-            if connection is None or connection.sample_count:  # otherwise its first sample may still explain the flag
+            if connection is None or connection.sample_count:  # otherwise its first sample may still require the flag
                 actions.append(flag)
         yield Outcome(changed, actions)
 
     def record_done(self, action: SetBackup) -> None:
         self.flags.record_done(action)
         if self._sampled.get(action.four_tuple) != action.token:
-            self.flags.stop_explaining(action.four_tuple)  # the subflow is no longer steered
+            self.flags.note_unrequired(action.four_tuple)  # the subflow is no longer steered
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
-        """Take over the flags that an earlier daemon left. Flags that no rule explains are cleared later."""
+        """Take over the flags that an earlier daemon left. Flags that no rule requires are cleared later."""
         self.flags.adopt(subflows)
         for connection in self._connections.values():
             connection.restart()

@@ -44,7 +44,7 @@ def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
         "interfaces": list(settings.interfaces),
         "listen_ports": list(settings.ownership.listen_ports),
         "netfilter": engine.downloads.backend,
-        "paced": engine.socket_limiter.possible,
+        "paced": engine.socket_limiter.can_pace,
         "policy": {
             "source": str(settings.policy),
             "dry_run": snapshot.is_dry,
@@ -52,8 +52,8 @@ def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
         },
         "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.write_error,
-        "path_manager": "user space" if engine.path_manager.in_force else "kernel",
-        "uploads_shaped": engine.uploads.in_force,
+        "path_manager": "user space" if engine.path_manager.is_active else "kernel",
+        "uploads_shaped": engine.uploads.is_installed,
         "in_step": all(each.classes.settled and each.entries.settled for each in snapshot.planners),
     }
 
@@ -134,7 +134,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.write_error,
         "captures": snapshot.observers.capture_states(),
-        "bpf": {"pacing": engine.socket_limiter.possible, "counting": snapshot.closed_sockets.are_counted},
+        "bpf": {"pacing": engine.socket_limiter.can_pace, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
             "file": str(snapshot.settings.policy),
             "since": snapshot.policy_load_time,

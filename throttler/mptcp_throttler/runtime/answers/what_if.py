@@ -75,7 +75,7 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
     decisions, connections = snapshot.engine.decisions, snapshot.connections
     decisions.set_policy(policy)
     # The kernel's path manager can make only the subflows of new connections backup.
-    note = "" if snapshot.engine.path_manager.in_force or decisions.is_dry else ", from the next connection on"
+    note = "" if snapshot.engine.path_manager.is_active or decisions.is_dry else ", from the next connection on"
     for number, (token, connection) in enumerate(connections.items()):
         if time.monotonic() > deadline:
             progress = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
