@@ -198,7 +198,7 @@ class ConnectionsAnswer(Answer):
 
 class SubflowCounts(Part):
     active: Count
-    pending: Annotated[Count, describe("Waiting for the end of a transition.")]
+    pending: Annotated[Count, describe("In a soft start: the cap is not fully in force yet.")]
 
 
 class PathTotals(Part):
@@ -245,7 +245,7 @@ class BudgetTotals(Part):
 
     name: str
     per: Literal["client", "path"]
-    accounts: Annotated[Count, describe("Used accounts; at least one if all clients share one.")]
+    accounts: Annotated[Count, describe("Accounts with usage; a budget that all clients share always has one.")]
     used_up: Annotated[Count, describe("Accounts that have used their volume.")]
     used: Annotated[Bytes, describe("Sum over all accounts.")]
     volume: Annotated[Bytes, describe("Sum over all accounts.")]
@@ -346,7 +346,7 @@ class SummaryAnswer(Answer):
     classes: Annotated[list[ClassTotals], describe("The 256 with the most bytes.")]
     class_counts: ClassCounts
     budget_totals: Annotated[list[BudgetTotals], describe("Every budget of the policy.")]
-    budgets: Annotated[list[AccountAnswer], describe("The 100 fullest accounts, including every budget's.")]
+    budgets: Annotated[list[AccountAnswer], describe("The 100 fullest accounts, and the fullest of each budget.")]
     guard: GuardTotals
     counters: dict[str, Any]
     loop: LoopDelay
@@ -416,7 +416,7 @@ class EvaluatedRule(Part):
 class StageText(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
-    since: Annotated[Timestamp | None, describe("Time of the event that reported it; null without one.")]
+    since: Annotated[Timestamp | None, describe("Time of the event that reported it; null without an event.")]
 
 
 class ExplainedSubflow(Part):
@@ -503,7 +503,7 @@ class BudgetsAnswer(Answer):
     """Remaining budgets of one address."""
 
     budgets: Annotated[
-        list[OwnBudget], describe("Those that have metered the address in this period, meter it now, or would.")
+        list[OwnBudget], describe("Those that metered the address in this period, meter it, or would if it connected.")
     ]
 
 
