@@ -15,7 +15,7 @@ from pathlib import Path
 
 SYSCTL = "net.mptcp.blackhole_timeout"
 """If this sysctl is 0, the kernel never gives up. A write to it makes the kernel try Multipath TCP again at once."""
-TIMES, CONNECTIONS = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
+TIMES_COUNTER, CONNECTIONS_COUNTER = "MPTcpExtBlackhole", "MPTcpExtMPCapableSYNTXDisabled"
 """Names of the kernel's counters for the fields of ``GivenUpCounts``."""
 _NETSTAT = Path("/proc/thread-self/net/netstat")
 
@@ -34,7 +34,9 @@ def read_given_up_counts(netstat: str) -> GivenUpCounts:
     """Return the counts in *netstat*, the text of /proc/net/netstat; zeros if the kernel has no such counters."""
     lines = [line.split()[1:] for line in netstat.splitlines() if line.startswith("MPTcpExt:")]
     fields = dict(zip(*lines, strict=True)) if len(lines) == 2 and len(lines[0]) == len(lines[1]) else {}
-    times, connections = (int(fields.get(name.removeprefix("MPTcpExt"), 0)) for name in (TIMES, CONNECTIONS))
+    times, connections = (
+        int(fields.get(name.removeprefix("MPTcpExt"), 0)) for name in (TIMES_COUNTER, CONNECTIONS_COUNTER)
+    )
     return GivenUpCounts(times, connections)
 
 

@@ -81,20 +81,20 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
             yield " ".join((fields[3], *(field for field in fields[4:] if field.startswith(("ino:", "sk:")))))
 
 
-def socket_in_the_way(host: str, port: int, sockets: Iterable[ListeningSocket]) -> ListeningSocket | None:
+def conflicting_socket(host: str, port: int, sockets: Iterable[ListeningSocket]) -> ListeningSocket | None:
     """Return a socket that prevents another process from binding *host*:*port*, if any. An empty *host* means all
     addresses."""
     requested = host.strip("[]").lower()
     return next((s for s in sockets if s.port == port and _overlap(requested, s.address.strip("[]").lower())), None)
 
 
-def may_be_at(host: str, socket: ListeningSocket) -> bool:
+def may_belong_to_host(host: str, socket: ListeningSocket) -> bool:
     """Return whether *socket* may belong to a listener on *host*. A host name may have any address."""
     requested = host.strip("[]").lower()
     return _address(requested) is None or _overlap(requested, socket.address.strip("[]").lower())
 
 
-def is_everywhere(host: str) -> bool:
+def covers_all_addresses(host: str) -> bool:
     """Return whether a listener of Squid on *host* accepts connections to all addresses, IPv4 and IPv6, because *host*
     is empty or "[::]"."""
     return not host or _address(host.strip("[]")) == IPv6Address(0)
@@ -107,7 +107,7 @@ def _overlap(requested: str, bound: str) -> bool:
     if requested == bound or bound == "*":
         return True
     # In the output of ss, "[::]" means only IPv6.
-    if is_everywhere(requested):
+    if covers_all_addresses(requested):
         return True
     first, second = _address(requested), _address(bound)
     if first is None or second is None:

@@ -152,8 +152,9 @@ class ParentsFile:
         if counts := self._given_up_watch.new_counts():
             # The text contains the count, so it is logged again each time the kernel gives up.
             text = (
-                f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
-                f" over plain TCP, over one uplink; to make the kernel try again at once: sysctl -w {given_up.SYSCTL}=0"
+                f"the kernel has given up Multipath TCP for now ({given_up.TIMES_COUNTER} {counts.times}): parents are"
+                " reached over plain TCP, over one uplink; to make the kernel try again at once:"
+                f" sysctl -w {given_up.SYSCTL}=0"
             )
             self._say("", text, WARNING)
 

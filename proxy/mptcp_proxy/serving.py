@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from .listening import ListeningSocket, may_be_at
+from .listening import ListeningSocket, may_belong_to_host
 
 INTERVAL: Final = 10.0
 """Seconds between checks while the state does not change."""
@@ -64,7 +64,7 @@ def listen_state(
     addresses when Squid was started."""
 
     def has_configured_address(socket: ListeningSocket) -> bool:
-        return any(may_be_at(host, socket) for host in hosts.get(socket.port, ()))
+        return any(may_belong_to_host(host, socket) for host in hosts.get(socket.port, ()))
 
     own_sockets = [
         each
@@ -141,8 +141,10 @@ class ListenJudge:
         *has_all_processes*: whether no process of Squid is missing."""
         if self._no_listener_since is None:
             return False
-        may_read = has_all_processes or not self.ever_listened or self._no_listener_since < self._reloading_until
-        return now - self._no_listener_since >= (WITHOUT_LISTENERS_SECONDS if may_read else WITHOUT_PROCESSES_SECONDS)
+        may_be_reading = has_all_processes or not self.ever_listened or self._no_listener_since < self._reloading_until
+        return now - self._no_listener_since >= (
+            WITHOUT_LISTENERS_SECONDS if may_be_reading else WITHOUT_PROCESSES_SECONDS
+        )
 
 
 class StuckProcesses:

@@ -40,7 +40,7 @@ from .configuration.squid_problems import waits_for_names
 from .configuration.workers import reload_obstacle
 from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch
-from .listening import listening_now, socket_in_the_way
+from .listening import conflicting_socket, listening_now
 from .log_files import Logs
 from .own_addresses import SYSTEM_ERRORS, Network, address_change_socket, local_prefixes
 from .parents import ParentsFile
@@ -75,7 +75,7 @@ def start_problems(places: Places, checked: CheckedConfiguration) -> Iterator[Pr
         return
     sockets = listening_now()
     for listener in checked.listeners:
-        if bound_socket := socket_in_the_way(listener.host, listener.port, sockets):
+        if bound_socket := conflicting_socket(listener.host, listener.port, sockets):
             statement = listener.statement
             yield Problem(
                 f"port {listener} is in use by {bound_socket}", statement.file, statement.number, "a free port"

@@ -293,7 +293,7 @@ class ActiveStandby(Mode):
 class Overflow:
     """The cap of the last open path. While the paths before it are full, the cap grows: it doubles until it is too high
     for the first time, and then grows slowly at first, or as fast as the backlog requires. It stays while the backlog
-    drains. When the other paths are not full and carry less than their baselines, it falls to the rate that they lack.
+    drains. When the other paths are not full and carry less than their baselines, it falls to the rate above these.
     It ends when the path itself cannot carry more."""
 
     cap: int | None = None

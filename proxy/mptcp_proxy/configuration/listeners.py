@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from ..listening import is_everywhere
+from ..listening import covers_all_addresses
 from ..problem import Problem
 from .source import PhysicalLine, Statement, replace_statement, statements
 
@@ -35,7 +35,7 @@ class Listener:
         """Return whether one process cannot bind both, because they have the same port and a common address."""
         if self.port != other.port:
             return False
-        return any(is_everywhere(each.host) for each in (self, other)) or _same_host(self.host, other.host)
+        return any(covers_all_addresses(each.host) for each in (self, other)) or _same_host(self.host, other.host)
 
     def __str__(self) -> str:
         return f"{f'{self.host}:' if self.host else ''}{self.port}"

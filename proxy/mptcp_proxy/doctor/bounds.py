@@ -68,8 +68,8 @@ def unread_uploads(
         if bound < all_tcp
         else "the memory above which the kernel saves memory for TCP (tcp_mem)"
     )
-    why = f"that is more than {approximate_size(bound)}, {name}, so other clients would wait; ignore this if you trust"
-    return warn(_UPLOADS, text, f"{why} your clients", "   ".join(remedies))
+    why = f"that is more than {approximate_size(bound)}, {name}, so other clients would wait"
+    return warn(_UPLOADS, text, f"{why}; ignore this if you trust your clients", "   ".join(remedies))
 
 
 def new_connections(listed: str | None, file: Path) -> Finding:

@@ -12,7 +12,7 @@ from pathlib import Path
 from mptcp_common.findings import Finding, fail, ok, unseen, warn
 
 from ..configuration.check import NO_SQUID, CheckedConfiguration
-from ..listening import ListeningSocket, socket_in_the_way
+from ..listening import ListeningSocket, conflicting_socket
 from ..places import Role
 from ..reloads import Outcome
 from ..shim import TURNS
@@ -160,7 +160,7 @@ def ports(
     all_sockets = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
-        found = socket_in_the_way(listener.host, listener.port, all_sockets)
+        found = conflicting_socket(listener.host, listener.port, all_sockets)
         if found and own_pids.intersection(found.pids) and found.mptcp:
             yield ok(name, "the running proxy listens on it over Multipath TCP")
         elif found and own_pids.intersection(found.pids) and role is Role.RELAY:

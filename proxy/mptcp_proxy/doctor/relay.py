@@ -90,8 +90,8 @@ def blackhole(seconds: str | None, counts: given_up.GivenUpCounts, in_force: boo
     mptcp-sysctl.rst); None if the kernel lacks it. *in_force*: whether the kernel has given up at this moment."""
     key = given_up.SYSCTL
     counts_text = (
-        f"{given_up.TIMES} {counts.times}, {counted(counts.connections, 'connection')} used plain TCP for this reason"
-        f" since boot ({given_up.CONNECTIONS})"
+        f"{given_up.TIMES_COUNTER} {counts.times}, {counted(counts.connections, 'connection')} used plain TCP for this"
+        f" reason since boot ({given_up.CONNECTIONS_COUNTER})"
     )
     if in_force:
         return fail(

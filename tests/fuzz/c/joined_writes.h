@@ -41,7 +41,7 @@ static bool receive(struct stream *stream, size_t max)
 
 static void write_bytes(struct stream *stream, size_t size)
 {
-	static char buffer[JOINED + 1];
+	static char buffer[MAX_JOINED_BYTES + 1];
 	ssize_t written;
 
 	for (size_t i = 0; i < size; i++)
@@ -128,7 +128,7 @@ static void close_server(struct stream *stream)
 
 static void take_step(struct stream *stream, struct stream *streams, int loop, int action)
 {
-	static const size_t sizes[] = { PIECE, PIECE, PIECE, PIECE + FRAMING, PIECE + FRAMING + 1, 1, 700, JOINED };
+	static const size_t sizes[] = { PIECE, PIECE, PIECE, PIECE + FRAMING, PIECE + FRAMING + 1, 1, 700, MAX_JOINED_BYTES };
 	static const uint32_t events[] = { EPOLLIN, EPOLLOUT, EPOLLIN | EPOLLOUT, 0 };
 	int size;
 

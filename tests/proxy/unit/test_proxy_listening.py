@@ -11,11 +11,11 @@ import pytest
 
 from mptcp_proxy.listening import (
     ListeningSocket,
+    conflicting_socket,
     identities,
     listening_now,
     listening_or_none,
     read_listening,
-    socket_in_the_way,
 )
 
 SS_OUTPUT = """\
@@ -99,7 +99,7 @@ def test_output_of_ss_is_read() -> None:
      ("[::1]", 631, True), ("[::2]", 631, False), ("", 3129, False), ("10.0.0.1", 80, True), ("10.0.0.2", 80, False)],
 )  # fmt: skip
 def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, taken: bool) -> None:
-    assert (socket_in_the_way(host, port, read_listening(SS_OUTPUT)) is not None) == taken
+    assert (conflicting_socket(host, port, read_listening(SS_OUTPUT)) is not None) == taken
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, take
     ],
 )
 def test_socket_takes_only_the_address_families_that_it_serves(bound: str, host: str, taken: bool) -> None:
-    assert (socket_in_the_way(host, 3128, [ListeningSocket(bound, 3128, "other", (1,))]) is not None) == taken
+    assert (conflicting_socket(host, 3128, [ListeningSocket(bound, 3128, "other", (1,))]) is not None) == taken

@@ -13,7 +13,7 @@ from mptcp_throttler.policy.model import Direction, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit
-from mptcp_throttler.shaping.onset.downloads import LOW_BUFFER_SECONDS
+from mptcp_throttler.shaping.onset.downloads import SMALL_BOUND_SECONDS
 from mptcp_throttler.shaping.onset.rate_transition import ALLOWANCE_PAUSE_SECONDS, begin_allowance, spend_allowance
 
 CEIL = 8_000_000
@@ -83,9 +83,9 @@ def test_cap_begins_immediately_if_the_allowance_is_used_up() -> None:
 def test_subflow_capped_from_the_start_has_a_small_backlog_at_first() -> None:
     scene = Scene(rule())
     add_subflow(scene, 1, IDLE._replace(unacked=1), 10.0, young=True)
-    scene.run(LOW_BUFFER_SECONDS - 0.1, 10.0)
+    scene.run(SMALL_BOUND_SECONDS - 0.1, 10.0)
     assert scene.limits[1] == SocketLimit(5_000_000, 625)
-    scene.run(0.2, 10.0 + LOW_BUFFER_SECONDS)
+    scene.run(0.2, 10.0 + SMALL_BOUND_SECONDS)
     assert scene.limits[1] == SocketLimit(5_000_000), (
         "the backlog stayed small, which would also keep the other paths' backlog small"
     )

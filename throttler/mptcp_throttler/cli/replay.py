@@ -166,7 +166,7 @@ def _notes(run: Replay, capture: CaptureFile) -> Iterator[str]:
     if not run.segments:
         yield f"no segment to or from port {' or '.join(map(str, run.ports))} was read; set another port with --port"
     paths = [name for name, path in run.policy.paths.items() if path.interfaces is not None]
-    if paths and not run.names_interface:
+    if paths and not run.interface_is_known:
         yield (
             f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "
             "--interface [PREFIX=]NAME sets the interface of the subflows"

@@ -44,8 +44,7 @@ def changed_settings(path: Path, running: Settings) -> list[str]:
 
 
 def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Return the policy of *path*, checked with *settings*, and its warnings and notes. Raises DocumentError with all
-    errors."""
+    """Return the policy of *path*, checked with *settings*, and its warnings and notes. Raises DocumentError."""
     return accept_policy(text_of(path), str(path), settings)
 
 

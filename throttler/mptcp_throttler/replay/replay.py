@@ -104,7 +104,7 @@ class Replay:
         self.policy, self.ports, self.interfaces = policy, ports, interfaces
         self.segments = self.connections = self.subflows = 0
         self.older_subflows = 0  # subflows with MPTCP options whose SYN is not in the capture
-        self.names_interface = bool(interfaces)  # whether the interface of some subflow is known
+        self.interface_is_known = bool(interfaces)  # whether the interface of some subflow is known
         self.start_time: float | None = None
         self.now = 0.0  # latest time of a segment; a later segment with an earlier time also gets this time
         self.rules: dict[str, CapTotals] = {}
@@ -138,7 +138,7 @@ class Replay:
         (local, local_port), (remote, remote_port) = ends if from_client else ends[::-1]
         four_tuple = FourTuple(local, local_port, remote, remote_port)
         segment = replace(segment, time=now, interface=self._interface_of(remote, segment.interface))
-        self.names_interface = self.names_interface or bool(segment.interface)
+        self.interface_is_known = self.interface_is_known or bool(segment.interface)
         if self._has_signalling(segment, four_tuple):
             description, sender = describe_segment(segment, from_client), {"from": "client" if from_client else "proxy"}
             yield Entry(now, "segment", description, None, four_tuple, sender)

@@ -35,7 +35,7 @@ class Member:
     four_tuple: FourTuple
     token: int | None = None  # token of the connection; None after the subflow has ended
     cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
-    entry_cap: LiveCap | None = None  # the cap to whose class the entry points until the end of the onset or the drain
+    entry_cap: LiveCap | None = None  # the former cap, if the entry still points to its class, in an onset or a drain
     accepted_in_class: bool = False  # whether the kernel accepted the socket into its cap's class, which needs no entry
     is_new: bool = False  # whether the young subflow got its cap without a transition, and has no sample since
     rests: bool = False  # whether the scheduler must not assign data to it

@@ -24,7 +24,7 @@ host, and if BBR there sees many losses, it assumes a policer and keeps its rate
 MIN_QUEUE_PACKETS = 4
 BURST_SECONDS = 0.002
 MIN_GSO_BYTES = 2 * MTU
-SMALL_FALL_SHARE = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old rate
+NO_TRANSITION_SHARE = 0.7  # a lower rate needs no transition if it is at least this share of the old rate
 BURST_TOLERANCE = 0.02  # relative: the kernel stores a burst as time in ticks of 64 ns, so it reads back rounded
 
 
@@ -111,7 +111,7 @@ class InitialOptions:
 
     not_sent: int | None = None  # as in :class:`SocketLimit`
     initial_window: int | None = None  # initial congestion window, segments
-    class_id: int | None = None  # SO_PRIORITY: handle of the class of the first segments, until there is an entry
+    class_id: int | None = None  # SO_PRIORITY: handle of the class of the first segments, before the entry exists
     rests: bool = False  # whether the subflow rests if it is a join (``stages.resting``)
 
 

@@ -23,7 +23,7 @@ from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, ClassSpec, DeltaTracker, Ownership, Target
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, NO_TRANSITION_SHARE, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
 CONNECTION_IDLE_SECONDS = 2.0  # how long the class of a connection's unused cap is kept; no later cap has its token
@@ -94,9 +94,9 @@ class Planner:
     ) -> None:
         """Replace the desired state of the connection *token* with *verdicts*, one for each active subflow.
 
-        Verdicts on the other direction and on foreign ports are ignored. *young* subflows get no transition. Raises
-        :class:`PlanError` if no class is left for some subflows: these keep their old cap, or have none; all other
-        verdicts still apply.
+        Verdicts on the other direction and on foreign ports are ignored. *young*: subflows that were just accepted, and
+        need no transition. Raises :class:`PlanError` if no class is left for some subflows: these keep their old cap,
+        or have none; all other verdicts still apply.
         """
         ports = self.ownership.ports
         active, refused = set[FourTuple](), list[PlanError]()
@@ -330,7 +330,7 @@ class Planner:
             return
         cap.final_throttle = throttle
         self._mark_changed(cap.users)
-        if cap.users and self._has_soft_onset(throttle) and throttle.ceil < cap.throttle.ceil * SMALL_FALL_SHARE:
+        if cap.users and self._has_soft_onset(throttle) and throttle.ceil < cap.throttle.ceil * NO_TRANSITION_SHARE:
             cap.pending |= cap.users.keys()
             cap.lowered = set(cap.users)
         else:

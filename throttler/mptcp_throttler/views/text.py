@@ -93,14 +93,14 @@ def _default_condition(rule: Rule, kind: Kind) -> str:
 
 
 def describe_cap(throttle: Throttle) -> str:
-    """Return ``5 Mbit/s per client, up to 8 Mbit/s, at once``."""
+    """Return a text such as ``5 Mbit/s per client, up to 8 Mbit/s, at once``."""
     burst = "" if throttle.burst is None else f", burst of {approximate_size(throttle.burst)}"
     onset = ", at once" if throttle.landing is Onset.IMMEDIATE else ""
     return f"{cap_text(throttle)}{burst}{onset}"
 
 
 def describe_budget(budget: Budget) -> str:
-    """Return ``budget monthly, by month for each client: after 5.00 GB 512 kbit/s``."""
+    """Return a text such as ``budget monthly, by month for each client: after 5.00 GB 512 kbit/s``."""
     steps = (
         f"after {approximate_size(step.after)} {'no cap' if step.throttle is None else describe_cap(step.throttle)}"
         for step in budget.steps

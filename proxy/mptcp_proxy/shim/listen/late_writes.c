@@ -5,14 +5,15 @@
  * TCP answers data for a closed socket with a reset. MPTCP drops the data and keeps the closed connection for 60
  * seconds (TCP_TIMEWAIT_LEN, regardless of net.mptcp.close_timeout: mptcp_close_timeout() of net/mptcp/protocol.h),
  * while the client fills its window and waits. So when the program closes a connection, the library shuts it down for
- * writing, which sends the same packets, and holds it with a second descriptor until the client also closes. If the
- * client sends data instead, the library closes the descriptor without reading the data, so that the kernel resets the
- * connection (MP_FASTCLOSE). But first it waits until all unsent data is sent, as long as the client accepts data.
+ * writing, which sends the same packets as a close, and holds it with a second descriptor until the client also closes.
+ * If the client sends data instead, the library closes the descriptor without reading the data, so that the kernel
+ * resets the connection (MP_FASTCLOSE). But first it waits until all unsent data is sent, as long as the client accepts
+ * data.
  *
  * The library holds at most MAX_HELD_CONNECTIONS connections, each for HOLD_SECONDS, if the hard limit of descriptors
  * is higher than the soft limit (mptcp-proxy sets the limits so). All other connections are closed as usual. Most of
- * these are connections that the client has already closed. The others have unread data, so the kernel resets them, or
- * will be reset (SO_LINGER with 0). A forked child does not hold connections.
+ * these are connections that the client has already closed. The kernel resets the others at once, because they have
+ * unread data, or because the program has set SO_LINGER with 0. A forked child does not hold connections.
  */
 
 #define _GNU_SOURCE

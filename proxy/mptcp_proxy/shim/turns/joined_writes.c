@@ -37,11 +37,11 @@
 #define FRAMING 16
 
 /* Maximum number of held bytes for a connection. */
-#define JOINED 65536
+#define MAX_JOINED_BYTES 65536
 /* Maximum number of held bytes after a header, as long as it is unknown whether much data follows. */
 #define MAX_AFTER_HEADER 16384
 /* Maximum number of connections with held data. Writes to other connections go directly to the kernel. */
-#define MAX_HELD 256
+#define MAX_JOINED_CONNECTIONS 256
 #ifndef REST_SECONDS
 #define REST_SECONDS 60
 #endif
@@ -53,13 +53,13 @@ struct joined {
 	bool waits_for_kernel;	     /* the kernel has not accepted all data, and will report when it accepts more */
 	time_t deadline;	     /* time at which the connection is reset; 0 if the program has not closed it */
 	size_t first, end, capacity; /* begin and end of the held bytes, and the maximum of the end */
-	char bytes[JOINED];
+	char bytes[MAX_JOINED_BYTES];
 };
 
-static struct joined *all_joined[MAX_HELD], *spare;
+static struct joined *all_joined[MAX_JOINED_CONNECTIONS], *spare;
 static int joined_count;	       /* used entries of all_joined[] */
 static atomic_int waiting_count;       /* number of entries that wait for the kernel; read without the lock */
-static int ended_copies[MAX_HELD];     /* copies without held data, which must be closed */
+static int ended_copies[MAX_JOINED_CONNECTIONS]; /* copies without held data, which must be closed */
 static atomic_int ended_count;	       /* used entries of ended_copies[]; read without the lock */
 
 static void drop(struct joined *joined)
@@ -173,7 +173,7 @@ static struct joined *begin_joining(int fd, const char *bytes, size_t size, bool
 	size_t room;
 
 	*wait = false;
-	if (without_joined_writes || joined_count == MAX_HELD || descriptors[fd].broken || !waits_to_write(fd))
+	if (without_joined_writes || joined_count == MAX_JOINED_CONNECTIONS || descriptors[fd].broken || !waits_to_write(fd))
 		return NULL;
 	if (!is_header(bytes, size) && !is_piece(size))
 		return NULL;
@@ -191,7 +191,7 @@ static struct joined *begin_joining(int fd, const char *bytes, size_t size, bool
 	joined->more_expected = joined->waits_for_kernel = joined->postponed = false;
 	joined->deadline = 0;
 	joined->first = joined->end = 0;
-	joined->capacity = room < JOINED ? room : JOINED;
+	joined->capacity = room < MAX_JOINED_BYTES ? room : MAX_JOINED_BYTES;
 	joined->index = joined_count++;
 	descriptors[fd].joined = all_joined[joined->index] = joined;
 	return joined;

@@ -60,7 +60,7 @@ extern bool without_may_write, without_joined_writes, without_zero_read;
 extern int (*next_epoll_ctl)(int, int, int, struct epoll_event *);
 extern int (*next_epoll_wait)(int, struct epoll_event *, int, int);
 
-extern atomic_bool fair;
+extern atomic_bool fair; /* clients take turns in this process */
 extern atomic_int event_loop; /* the first epoll that got a client's descriptor, or -1 */
 extern atomic_bool turn_was_cut; /* a client has more ready events than Squid got in this turn */
 

@@ -7,8 +7,8 @@ the HTB class. The lookup is one hash lookup, however many entries there are. Th
 proxy address; one set per listening port completes the four-tuple. Packets without data lose their class.
 
 pyroute2 creates and destroys the sets. It takes 260 µs to change an entry; our encoding (ip_set.h) takes 6 µs, and
-1,000 connections per second need 2,000 changes. :func:`may_have_objects` reads no table and does not load
-python-iptables: the former creates a table, which costs time for every packet; the latter loads kernel modules.
+1,000 connections per second need 2,000 changes. :func:`may_have_objects` reads no table, because that would create the
+table, which costs time for every packet. Nor does it load python-iptables, because that would load kernel modules.
 """
 
 from __future__ import annotations

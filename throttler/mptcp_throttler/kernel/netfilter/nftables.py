@@ -163,7 +163,7 @@ class NftablesNetfilter:
                 damaged = [target for target, rules in expected.items() if tuple(actual[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} was changed" for each in damaged[:1]]
-        return []  # the next comparison finds the differences
+        return []  # the next check finds the differences
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:

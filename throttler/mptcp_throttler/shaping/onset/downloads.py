@@ -36,11 +36,11 @@ from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_outdated
 from mptcp_throttler.shaping.plan import MAX_CHANGED, Planner
 
 STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
-SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
+MIN_LEVEL_CHANGE = 0.05  # relative change of the level below which the pacing rate is not updated
 MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
-LOW_BUFFER_SECONDS = 3.0
-"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more data, or a
-path with a longer RTT may run out of data: the scheduler ignores that path while this path would be free sooner."""
+SMALL_BOUND_SECONDS = 3.0
+"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later more must wait: otherwise a
+path with a longer RTT may run out of data, because the scheduler ignores it while this path would be free sooner."""
 FIRST_CHECK_SECONDS, LATER_CHECK_SECONDS = 0.5, 30.0  # times until the first and each later check of a released socket
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
@@ -71,7 +71,7 @@ class _Socket:
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
     had_limit: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
-    sent: int = 0  # bytes sent at the last transition step; while releasing, acked bytes at the first check, or -1
+    sent: int = 0  # bytes sent at the last transition step; while releasing: acked at the first check, -1 before
     demand: Demand = field(default_factory=Demand)
 
 
@@ -98,7 +98,7 @@ class DownloadOnsets:
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_checks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
         self._later_checks: dict[FourTuple, float] = {}  # subflows that were checked before, and the next check
-        self._low_buffer_until: dict[FourTuple, float] = {}  # end of ``LOW_BUFFER_SECONDS`` of subflows that need it
+        self._small_bound_until: dict[FourTuple, float] = {}  # end of ``SMALL_BOUND_SECONDS`` of subflows that need it
         self._buffers = SendBuffers()
         self._changes = SocketChanges()
         self._now = 0.0
@@ -107,7 +107,7 @@ class DownloadOnsets:
     def process_plan_changes(self, now: float) -> SocketChanges:
         """Process some of the subflows that the planner changed; return the changes to sockets."""
         self._now = now
-        self._end_low_buffers()
+        self._end_small_bounds()
         for four_tuple in self._planner.take_changed_subflows():
             if four_tuple in self._planner.draining:
                 self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
@@ -250,7 +250,7 @@ class DownloadOnsets:
                 socket.transition = transition
         if member.is_new:
             member.is_new = False
-            self._low_buffer_until[four_tuple] = now + LOW_BUFFER_SECONDS
+            self._small_bound_until[four_tuple] = now + SMALL_BOUND_SECONDS
         backlogged = socket.transition is not None or socket.demand.rate is None
         self._buffers.grant(socket.cookie, target, backlogged=backlogged)
         if socket.transition is not None:
@@ -286,7 +286,7 @@ class DownloadOnsets:
         has_grown = False
         if socket.demand.rate is None or socket.cookie in self._buffers:
             has_grown = self._buffers.grant(socket.cookie, level, backlogged=True)
-        if has_grown or previous is None or abs(level - previous) > SETTLED_SHARE * previous:
+        if has_grown or previous is None or abs(level - previous) > MIN_LEVEL_CHANGE * previous:
             self._set_limit(socket, self._limit_for(four_tuple, level))
 
     def _await_sample(self, four_tuple: FourTuple) -> _Socket:
@@ -318,7 +318,7 @@ class DownloadOnsets:
     def _release(self, four_tuple: FourTuple) -> None:
         """Lift the limits of the subflow's socket. A socket that may only have initial options is sampled first."""
         socket = self._sockets.get(four_tuple)
-        self._low_buffer_until.pop(four_tuple, None)
+        self._small_bound_until.pop(four_tuple, None)
         if socket is not None and socket.cookie:
             if socket.state is State.RELEASING:
                 return
@@ -343,11 +343,11 @@ class DownloadOnsets:
         return changes
 
     def _limit_for(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
-        return SocketLimit(rate, unsent_bound(rate) if four_tuple in self._low_buffer_until else None)
+        return SocketLimit(rate, unsent_bound(rate) if four_tuple in self._small_bound_until else None)
 
-    def _end_low_buffers(self) -> None:
-        for four_tuple in _due_subflows(self._low_buffer_until, self._now):
-            del self._low_buffer_until[four_tuple]
+    def _end_small_bounds(self) -> None:
+        for four_tuple in _due_subflows(self._small_bound_until, self._now):
+            del self._small_bound_until[four_tuple]
             socket = self._sockets.get(four_tuple)
             if socket is not None and socket.state is not State.TRANSITION and socket.limit.rate is not None:
                 self._set_limit(socket, SocketLimit(socket.limit.rate))

@@ -5,7 +5,7 @@ docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and
 unsent data falls in bytes, because unsent bytes weight the scheduler's average rate. As time to send them, it grows:
 the scheduler uses no other path while this one would be free sooner, so a path with a longer RTT would run out of data.
 
-A cap of at least ``SMALL_FALL_SHARE`` of the subflow's rate needs no transition.
+A cap of at least ``NO_TRANSITION_SHARE`` of the subflow's rate needs no transition.
 
 All transitions of a cap share an *allowance* of bits in excess of it, sized for the first transition. When it is used
 up, all are capped immediately; the next one is granted after ``ALLOWANCE_PAUSE_SECONDS`` without its use.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from mptcp_throttler.mptcp.model import TcpInfo
 from mptcp_throttler.shaping.cap import LiveCap
-from mptcp_throttler.shaping.model import SMALL_FALL_SHARE, SocketLimit
+from mptcp_throttler.shaping.model import NO_TRANSITION_SHARE, SocketLimit
 
 UNSENT_SECONDS = 0.02  # bound on unsent data when the ramp begins, as time to send them
 UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
@@ -40,7 +40,7 @@ ALLOWANCE_FACTOR = 1.5  # multiple of the computed bits of a transition: rates a
 
 def needs_transition(tcp: TcpInfo, rate: int) -> bool:
     """Return whether a subflow sends so much more than *rate* bits/s that a cap needs a transition."""
-    return max(tcp.delivery_rate, tcp.pacing_rate) * SMALL_FALL_SHARE > rate and (
+    return max(tcp.delivery_rate, tcp.pacing_rate) * NO_TRANSITION_SHARE > rate and (
         tcp.not_sent > 0 or tcp.unacked * tcp.mss > MIN_UNSENT_BYTES
     )
 

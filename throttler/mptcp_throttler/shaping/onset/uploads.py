@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets, compute_rate
-from mptcp_throttler.shaping.model import SMALL_FALL_SHARE
+from mptcp_throttler.shaping.model import NO_TRANSITION_SHARE
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
 
@@ -123,23 +123,23 @@ class UploadOnsets:
     def _interim_rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return the interim rate of a subflow, bits/s; None if it has reached its cap, or left it."""
         cap = self._planner.soft_cap(four_tuple)
-        if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
+        if cap is None or cap.ceil >= ramp.start * NO_TRANSITION_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
         elapsed = min(MAX_STEP_SECONDS, now - ramp.last_step)
-        impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
-        ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.siblings_rate, impatience))
+        min_fall_share = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
+        ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.siblings_rate, min_fall_share))
         ramp.last_step = now
         # The sum of all interim rates falls to the cap, so each falls to its part.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim_rates)) else None
 
 
-def allowed_fall(rate: float, lag: float, siblings_rate: float, impatience: float = 0.0) -> float:
-    """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds. Rates are in bits/s. At an
-    *impatience* of 1 the lag does not count."""
+def allowed_fall(rate: float, lag: float, siblings_rate: float, min_fall_share: float = 0.0) -> float:
+    """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds. Rates are in bits/s.
+    *min_fall_share*: the fall is at least this share of the fall without a lag."""
     assignment = 8 * ASSIGNMENT_BYTES / rate
     limit = min(LAG_SECONDS, 8 * LAG_BYTES / siblings_rate) if siblings_rate else LAG_SECONDS
-    slowing = (limit + assignment - lag) / (limit * (1 - STEADY_LAG))
-    return min(MAX_FALL, MAX_FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
+    fall_share = (limit + assignment - lag) / (limit * (1 - STEADY_LAG))
+    return min(MAX_FALL, MAX_FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(min_fall_share, fall_share))
 
 
 def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
