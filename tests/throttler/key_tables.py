@@ -128,6 +128,7 @@ def _answers() -> Iterator[str]:
 
 
 def _reference(part: Any, described: dict[str, str]) -> str:
+    """Return where the base types of *part*, a TypedDict of an answer or of an object in it, are described."""
     locations = [
         described[base.__name__] for base in getattr(part, "__orig_bases__", ()) if described.get(base.__name__)
     ]
@@ -137,6 +138,7 @@ def _reference(part: Any, described: dict[str, str]) -> str:
 def _part(part: Any, location: str, described: dict[str, str], indent: str) -> Iterator[str]:
     """Yield the lines about the keys of *part*. *described* maps each described part to its location."""
     inherited_keys = {key for base in part.__orig_bases__ if base.__name__ in described for key in _keys(base)}
+    # A reference to a base with a single key would be longer than the key.
     for each in (part, *(base for base in part.__orig_bases__ if len(_keys(base)) > 1)):
         described.setdefault(each.__name__, location)
     plain: list[str] = []
@@ -145,6 +147,7 @@ def _part(part: Any, location: str, described: dict[str, str], indent: str) -> I
         if key in inherited_keys:
             continue
         mark, inner, values = _type(schema)
+        # An asterisk: the key may be absent.
         mark += "" if key in definition["required"] else "*"
         text = schema.get("description", "")
         text = "; ".join(filter(None, ("" if text in _TYPE_DESCRIPTIONS else text.rstrip("."), values)))
@@ -177,6 +180,7 @@ def _type(schema: dict[str, Any]) -> tuple[str, str, str]:
         mark, choice = "[]" + mark, choice["items"]
     inner = choice.get("$ref", "").rpartition("/")[2]
     values = choice.get("enum") or _SCHEMAS["status"]["$defs"].get(inner, {}).get("enum", [])
+    # The directions are clear without a list.
     return mark, inner, ", ".join(values) if set(values) != {"down", "up"} else ""
 
 

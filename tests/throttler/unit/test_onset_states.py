@@ -17,7 +17,8 @@ from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 NUMBERS = st.integers(1, 4)
 STEPS = st.one_of(
     st.tuples(
-        st.sampled_from(["cap", "young", "uncap", "rest", "end", "closed", "busy", "idle", "new cookie"]), NUMBERS
+        st.sampled_from(["cap", "cap at accept", "uncap", "rest", "end", "closed", "busy", "idle", "new cookie"]),
+        NUMBERS,
     ),
     st.tuples(st.just("wait"), st.sampled_from([1, 5, 50, 500])),
     st.tuples(st.just("missed"), st.just(0)),
@@ -29,10 +30,12 @@ STEPS = st.one_of(
 def test_each_subflow_is_in_the_tables_of_its_state_until_it_ends(steps: list[tuple[str, int]]) -> None:
     scene, now, cap = Scene(rule(cap=throttle(1_000_000))), 10.0, rule(cap=throttle(1_000_000))
     for step, number in steps:
-        each = subflow(number)
+        four_tuple = subflow(number)
         match step:
-            case "cap" | "young":
-                scene.planner.set_verdicts(number, [verdict(number, cap)], NOW, {each} if step == "young" else ())
+            case "cap" | "cap at accept":
+                scene.planner.set_verdicts(
+                    number, [verdict(number, cap)], NOW, {four_tuple} if step == "cap at accept" else ()
+                )
             case "uncap":
                 scene.planner.set_verdicts(number, [uncapped(number, cap)], NOW)
             case "rest":
@@ -40,15 +43,15 @@ def test_each_subflow_is_in_the_tables_of_its_state_until_it_ends(steps: list[tu
             case "end":
                 scene.planner.set_verdicts(number, (), NOW)
             case "closed":
-                scene.tcp.pop(each, None)
+                scene.tcp.pop(four_tuple, None)
             case "busy" | "idle":
-                scene.tcp[each] = MUCH_IN_FLIGHT if step == "busy" else IDLE
+                scene.tcp[four_tuple] = MUCH_IN_FLIGHT if step == "busy" else IDLE
             case "new cookie":
-                scene.cookies[each] = scene.cookies.get(each, number) + 100
+                scene.cookies[four_tuple] = scene.cookies.get(four_tuple, number) + 100
             case "missed":
                 scene.perform(scene.transitions.handle_failed_sampling(now))
             case _:
-                scene.run(number / 100, now)
+                scene.run(number / 100, now)  # hundredths of a second
                 now += number / 100
         check_tables_of_states(scene)
     scene.tcp.clear()

@@ -4,12 +4,12 @@
 This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
 Cap, budget and steering are decided independently, for each direction. The deciding rule is the first that has the key
-``throttle``, ``budget`` or ``steer`` (or ``none`` there), catches the subflow, and has conditions that are met. Then a
+``throttle``, ``budget`` or ``steer`` (``none`` exempts), catches the subflow, and has conditions that are met. Then a
 cap on the last usable path is lifted. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
 
-Two subflows are on the same path if they match the same ``paths`` of the policy, or both none: then they may share an
-uplink, and if one is capped, its data cannot move to another uplink. In a policy without ``paths``, which cannot
-distinguish uplinks, each subflow counts as a path.
+Two subflows are on the same path if they match the same ``paths`` of the policy, or if neither matches any: then they
+may share an uplink, and if one is capped, its data cannot move to another uplink. In a policy without ``paths``, which
+cannot distinguish uplinks, each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_SITUATIONS: Final = 4096  # maximum number of cached verdicts per direction
 _PER_SHARE: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _KIND_NAMES: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
 _DISTANCES: Final = {"counts": 1, "clients": 3, "hours": 1}
-"""How far a rule is from matching, by unmet condition: other clients count more than hours and counts together."""
+"""Weight of each unmet condition. The rule with the smallest sum is the nearest to matching."""
 _DIRECTION_NAMES: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.UP}): "uploads"}
 
 
@@ -102,7 +102,7 @@ class CompiledPolicy:
         directions = (Direction.DOWN, *([Direction.UP] if policy.acts_on_upload else []))
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
-        """The verdicts already made, by situation: each was made for the first subflow in its situation."""
+        """Cached verdicts by situation. Four-tuple and scope are those of the first subflow in the situation."""
         self._paths = [(path, 1 << index) for index, path in enumerate(policy.paths.values())]
         self._bits_without_clients = sum(bit for path, bit in self._paths if path.clients is None)
         self._path_clients = _map_prefixes((path.clients, bit) for path, bit in self._paths)
@@ -217,8 +217,8 @@ class CompiledPolicy:
         return None if match is None else match.rule, reason
 
     def _match(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
-        """Return the deciding rule. Also return, for the rule above it that catches the subflow and is nearest to
-        matching, the reason why it does not match."""
+        """Return the deciding rule. Also return why the nearest rule above it does not match: of those that catch the
+        subflow, the one with the smallest weight of unmet conditions."""
         unmatched: list[tuple[int, str]] = []
         deciding: CompiledRule | None = None
         for each in self._rules[direction][kind]:
