@@ -6,7 +6,7 @@ connections, as fast as the proxy answers. The clients use TCP, or Multipath TCP
 freshly started, and no other proxy runs while it is measured. Each round has a random order. The main figure is the
 processor time of all processes of the proxy: seconds for 10^9 bytes or µs for a request, as the median of the rounds
 with its 95 % interval. The columns */ direct* have rates, as a multiple of the rate without a proxy. If a proxy shares
-its processors, it also pays for the kernels of router and client; with ``processors=apart`` it has its own processor.
+its processors, its time includes the kernel's work for router and client; see the option ``processors``.
 
 The clients are ``native/relay_load.c``. Among Debian's load generators, wrk does not support tunnels, ab uses
 HTTP/1.0, and h2load and hey do not use a tunnel for a second request.
@@ -40,7 +40,7 @@ SLOW_RATES = (200_000_000, 100_000_000)
 @dataclass(frozen=True, slots=True)
 class Settings:
     processors: tuple[str, ...] = parameter(
-        "processors of the proxy: shared, apart (one of its own, which receives its packets), or both",
+        "processors of the proxy: shared, apart (a processor only for the proxy and its packets), or both",
         "shared,apart", words("shared", "apart"), quick="shared",
     )  # fmt: skip
     links: tuple[str, ...] = parameter(

@@ -39,7 +39,7 @@ RULES = {
     "smallest-delay": rules("smallest-delay"),
 }
 """The policy's list of rules for each mode. Connections open over Ethernet, which fails."""
-LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
+FAILING, FAILING_RATE, OTHER_RATE = DEVICES[0], 30, 20
 """The client's device on the failing path, and the rates of this path and of the other path in Mbit/s."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = ("link", "router", "silent")
@@ -69,7 +69,7 @@ class Cell:
     """One combination of the settings."""
 
     bed: ClassVar = "outages"
-    rates: ClassVar = (LOST_RATE, OTHER_RATE)
+    rates: ClassVar = (FAILING_RATE, OTHER_RATE)
     rtts: ClassVar = (RTT, RTT)
     mode: str
     fault: str
@@ -108,12 +108,12 @@ class Cell:
             recorder.wait(restored + MAX_PAUSE_SECONDS + 1)
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode}")
-        return judge(recorder.samples, failed, restored)
+        return outage_values(recorder.samples, failed, restored)
 
     def _failure(self, testbed: Testbed) -> AbstractContextManager[None]:
         router = testbed["hop1"]
         if self.fault == "link":
-            return testbed["client"].link_down(LOST)
+            return testbed["client"].link_down(FAILING)
         return router.link_down("wan") if self.fault == "router" else dropping(router)
 
 
@@ -128,10 +128,10 @@ def _max_pause(row: Row[Cell, Outage]) -> float:
     return round(max([MAX_PAUSE_SECONDS, *others]), 2)
 
 
-def _relative(row: Row[Cell, Outage]) -> list[float]:
+def _ratio_bound(row: Row[Cell, Outage]) -> list[float]:
     """Return the lower bound, with 95 % confidence, of the rate in a mode divided by the rate without a mode.
 
-    A single run has no bound, so that its ratio is returned.
+    A single run has no bound; then the ratio itself is returned.
     """
     steered, without = row.values("during"), _without_mode(row, "during")
     if not steered or not any(without):
@@ -155,8 +155,8 @@ class Outage:
     """Longest time in seconds, at least partly in the outage, in which the application received almost nothing."""
 
 
-def judge(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
-    """Judge one transfer, whose path failed and returned at these times on the samples' clock.
+def outage_values(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
+    """Return the values of one transfer, whose path failed and returned at these times on the samples' clock.
 
     Raises ValueError if there are too few samples, or if the application received no data before the failure.
     """
@@ -176,7 +176,7 @@ TABLE: Table[Any, Outage] = Table(
     (
         *columns_of(Outage),
         Column(
-            "", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN,
+            "", _ratio_bound, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN,
             judged=lambda row: row.cell.mode != NONE,
         ),
     ),

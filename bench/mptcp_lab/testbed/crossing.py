@@ -14,7 +14,7 @@ from .services import wait_until
 
 PER_SECOND, BYTES = 15_000, 64
 """Numbered packets per second, and bytes of their payload."""
-SILENCE = 1.0
+ARRIVAL_SECONDS = 1.0
 """Seconds to wait for packets that have left the emulator."""
 _ports = numbers(20_000)
 
@@ -22,8 +22,8 @@ _ports = numbers(20_000)
 def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, LiveNode, str]:
     """Return sender, its address, receiver, its address. *device* is the client's device; *direction* is up or down."""
     client, core = testbed["client"], testbed["core"]
-    outer, inner = (client, client.address(device)), (core, core.address(f"to-{device}"))
-    return (*outer, *inner) if direction == "up" else (*inner, *outer)
+    client_end, core_end = (client, client.address(device)), (core, core.address(f"to-{device}"))
+    return (*client_end, *core_end) if direction == "up" else (*core_end, *client_end)
 
 
 def packet_delays(
@@ -42,7 +42,7 @@ def packet_delays(
         lambda: all(count.seen == count.lost + count.passed for path in counts().values() for count in path.values()),
         "all packets have left the emulator",
     )
-    time.sleep(SILENCE)
+    time.sleep(ARRIVAL_SECONDS)
     process.stop()
     return {number: (arrival - sent) / 1e6 for number, sent, arrival in json.loads(result.read_text())}
 

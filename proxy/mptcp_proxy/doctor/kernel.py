@@ -105,7 +105,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
             lasting_sysctl("net.core.wmem_max", str(SEND_BUFFER)),
         )
     else:
-        yield ok("sysctl send buffer", "send buffers may be large enough for low caps")
+        yield ok("sysctl send buffer", "the limit allows send buffers that suffice for low caps")
     # net.mptcp.path_manager (Linux 6.16) is the path manager's name, and pm_type its number.
     manager = values.get("net.mptcp.path_manager") or {"0": "kernel", "1": "userspace"}.get(
         values.get("net.mptcp.pm_type", "0"), "unknown"
@@ -121,7 +121,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         yield warn(
             "sysctl path manager",
             f"the path manager is {manager}, not the kernel's",
-            "without a daemon for it (mptcpd, or a policy that steers by order), joins are rarely accepted",
+            "without a daemon for it (mptcpd, or a throttler that steers by order), joins are rarely accepted",
             f"mptcp-throttler cleanup; {lasting_sysctl(key, value)}",
         )
     else:

@@ -147,5 +147,5 @@ def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> Non
         f"{proxy}: there is no program /nowhere/mptcp-proxy; {advice}",
         f"{proxy}: there is no program /nowhere/mptcp-throttler; {advice}",
         f"{proxy} has no interface eth7; it has wan0",
-    ]
+    ], str(refused.value)
     assert last.startswith("  origin: root@10.77.9.2: port 80 is used by users:((")

@@ -270,7 +270,7 @@ ACTIVE, ORDER = "active-standby", "priority-based"
 def outage(before: float, during: float, standstill: float) -> outages.Outage:
     """Return an outage from 8 to 16 s. The application receives *before* Mbit/s, then nothing for *standstill* s."""
     rate, factor = between(8, 16, during, before), between(8, 8 + standstill, 0, 1)
-    return outages.judge(series({outages.APPLICATION: lambda time: rate(time) * factor(time)}, 28), 8, 16)
+    return outages.outage_values(series({outages.APPLICATION: lambda time: rate(time) * factor(time)}, 28), 8, 16)
 
 
 def steering_run(

@@ -181,7 +181,7 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
             four_tuple("10.1.0.1"): FIRST_MINOR
         }, "the tunnel and the TCP subflow do not share one class"
         await until(lambda: list(kernel.upload_netfilter.entries) == [four_tuple("10.1.0.1")])
-        assert set(kernel.pacing.limits) == {1}, "not exactly the socket is paced"
+        assert set(kernel.pacing.limits) == {1}, "the TCP subflow is not the only one that is paced"
         await scene.reload(CAPPED.replace("5 Mbit/s", "2 Mbit/s"))
         await until(lambda: kernel.tunnels.classes[capped][1] == 2_000_000)
         guarded = set(scene.engine.guard.watched())
@@ -250,6 +250,7 @@ async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkey
         home[1]["bytes_received"] += 4
         await until(lambda: used_bytes(scene) == 1234)
         home[1] |= {"id": 6, "remote": "10.2.0.10", "bytes_received": 0}
+        # A new id: the path has new endpoints, and counts from 0.
         home[1] |= {"id": (1 << 61) + 7777, "bytes_sent": 766}
         await until(lambda: used_bytes(scene) == 2000)
         home[0]["bytes_sent"] += 998_000
@@ -310,7 +311,9 @@ async def test_paths_of_a_stopped_daemon_end_after_the_timeout_and_return(
 
 
 @scenario
-async def test_class_of_a_killed_throttlers_tunnel_is_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tunnel_class_is_adopted_after_the_throttler_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = kernel_with_tunnel()
     kernel.sockets.by_four_tuple.clear()
     kernel.tunnels.tunnels["home"][0]["class"] = 0x4D50 << 16 | 0x4321
