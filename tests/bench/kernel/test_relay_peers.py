@@ -24,7 +24,7 @@ pytestmark = pytest.mark.kernel
 @pytest.mark.parametrize("proxies", [OURS, "squid,haproxy,nginx,splice"], ids=["ours", "peers"])
 def test_quick_run_has_all_figures_and_no_failure(proxies: str, require: Callable[..., None]) -> None:
     require(*SCENARIO.needs, *(["haproxy", "nginx"] if "haproxy" in proxies else []))
-    options = {"proxies": proxies, "clients": "tcp,mptcp2", "runs": "1", "seconds": "0.3"}
+    options = {"proxies": proxies, "clients": "tcp,mptcp2", "runs": "1", "seconds": "1"}
     findings = SCENARIO.run(Console(quiet=True), 1, True, options)
     assert findings.failures == ()
     cells = SCENARIO.cells(SCENARIO.chosen(options, quick=True))
